@@ -1,0 +1,120 @@
+"""Builds a run's parts from its config: where a ConfigDict becomes frozen settings and nothing later sees one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from model.config import ModelConfig
+from model.generate import Buckets, Generator
+from model.tokenizer import Tokenizer
+from rl import optimizer, policy
+from rl.checkpoint import Checkpoints
+from rl.credit.aem import AemSettings
+from rl.credit.estimators import EstimatorSettings
+from rl.learner import Learner, LearnerSettings
+from rl.metrics import MetricsWriter
+from rl.objective.objective import ObjectiveSettings
+from rl.progress import Progress
+from rl.rollout import Rollout, RolloutSettings
+from rl.trainer import Parts
+from sharding.mesh import make_mesh
+
+
+def build(config: Any, workdir: Path, *, pool: Any, progress: Progress) -> Parts:
+    """Everything that a trainer needs, at the last whole iteration of the run directory or at the start."""
+    mesh = make_mesh(**config.mesh.to_dict())
+    tasks = {split: pool.tasks(split) for split in ("train", *config.eval.splits)}
+    for split, names in tasks.items():
+        if not names:
+            raise ValueError(
+                f"no games in split {split!r} with env.settings.task_types={config.env.settings.task_types}"
+            )
+    checkpoints = Checkpoints(workdir / "checkpoints", keep=config.train.keep, report=progress.message)
+    step = checkpoints.latest_step()
+    if step is None:
+        params, model, tokenizer = policy.start(
+            config, mesh=mesh, pool=pool, tasks=tasks["train"], progress=progress
+        )
+        learner = _learner(config, model, mesh)
+        state, step = learner.init(params), 0
+    else:
+        model, tokenizer = policy.described(config, checkpoints.tokenizer_path(step))
+        learner = _learner(config, model, mesh)
+        restored = checkpoints.restore(learner.like(), step=step)
+        assert restored is not None
+        state = restored[1]
+        progress.message(f"resuming after iteration {step} of {config.train.iterations} in {workdir}")
+    progress.begin(step)
+    writer = MetricsWriter(
+        workdir,
+        resume=step,
+        tensorboard=config.log.tensorboard,
+        wandb_project=config.log.wandb_project,
+        config=config.to_dict(),
+    )
+    rollouts = [
+        _rollout(config, part, model, tokenizer, pool, mesh) for part in (config.rollout, config.eval)
+    ]
+    return Parts(workdir, learner, state, *rollouts, tasks, tokenizer, writer, checkpoints, progress, step)
+
+
+def _learner(config: Any, model: ModelConfig, mesh: Any) -> Learner:
+    credit, learner = config.credit, config.learner
+    modulation = credit.aem.to_dict()
+    enabled, lam, first_k = (modulation.pop(name) for name in ("enabled", "lam", "first_k"))
+    settings = LearnerSettings(
+        estimator=EstimatorSettings(credit.estimator, credit.unit, credit.ddof, credit.eps, credit.singleton),
+        penalty=credit.penalty,
+        aem=AemSettings(**modulation) if enabled else None,
+        lam=lam,
+        first_k=first_k,
+        objective=ObjectiveSettings(**config.objective.to_dict()),
+        temperature=config.rollout.temperature,
+        epochs=learner.epochs,
+        block=learner.score_block,
+        remat=learner.remat,
+    )
+    o = config.optimizer
+    # Mini-batches vary with episode lengths, so the schedule counts iterations' worth of nominal steps.
+    rate = optimizer.schedule(
+        o.schedule,
+        learning_rate=o.learning_rate,
+        warmup=o.warmup,
+        steps=o.decay_steps,
+        end_fraction=o.end_fraction,
+    )
+    tx = optimizer.adamw(
+        rate, b1=o.b1, b2=o.b2, eps=o.eps, weight_decay=o.weight_decay, clip_norm=o.clip_norm
+    )
+    return Learner(model, settings, tx, mesh=mesh, seed=config.seed)
+
+
+def _rollout(
+    config: Any, sampling: Any, model: ModelConfig, tokenizer: Tokenizer, pool: Any, mesh: Any
+) -> Rollout:
+    rollout = config.rollout
+    length = rollout.prompt_limit + (rollout.response_limit if rollout.context == "step" else 0)
+    generator = Generator(
+        model,
+        slots=rollout.slots,
+        length=length,
+        chunk=rollout.decode_chunk,
+        buckets=Buckets(
+            tuple(rollout.row_buckets), tuple(rollout.width_buckets), tuple(rollout.past_buckets)
+        ),
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        stop_ids=tokenizer.stop_ids,
+        mesh=mesh,
+    )
+    settings = RolloutSettings(
+        context=rollout.context,
+        slots=rollout.slots,
+        prompt_limit=rollout.prompt_limit,
+        response_limit=rollout.response_limit,
+        gather_s=rollout.gather_s,
+        deadline_s=config.env.deadline_s,
+    )
+    return Rollout(pool, generator, tokenizer, settings)

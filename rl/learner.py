@@ -1,0 +1,285 @@
+"""Scores, credits and updates: three jitted stages over one mesh, each built once.
+
+score   logp and entropy of every sampled token under the policy that sampled it, in one blocked pass
+credit  base advantage times AEM's coefficient, on response rows; no model
+update  the clipped objective, one optimizer step a mini-batch, gradients summed over its micro-batches
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+from jax.sharding import Mesh
+
+from model import params as model_params
+from model import scoring
+from model.config import ModelConfig
+from rl.credit import aem, estimators, penalty
+from rl.objective import aggregate
+from rl.objective.objective import ObjectiveSettings, objective
+from rl.types import CreditedBatch, Responses, ScoredBatch, Scores, Tokens, TrainBatch
+from sharding import rules, transfer
+
+
+@struct.dataclass
+class TrainState:
+    """All that an update changes, and the frozen reference. Master weights are float32 whatever the model computes in."""
+
+    params: Any
+    optimizer: Any
+    step: jax.Array  # optimizer steps taken, int32
+    threshold: jax.Array  # AEM's adaptive threshold so far, NaN before the first
+    reference: Any  # params of the KL's reference, or None without a KL term
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnerSettings:
+    """What of the config shapes the three stages."""
+
+    estimator: estimators.EstimatorSettings
+    penalty: str
+    aem: aem.AemSettings | None  # None = off
+    lam: float
+    first_k: int
+    objective: ObjectiveSettings
+    temperature: float  # of the rollout: scores describe the distribution that was sampled from
+    epochs: int
+    block: int
+    remat: str
+
+    def __post_init__(self) -> None:
+        if self.penalty == "response" and self.estimator.unit != "response":
+            raise ValueError(
+                'credit.penalty="response" gives each turn its own return; set credit.unit="response"'
+            )
+
+
+class Learner:
+    """Holds the jitted stages; all state is passed in and returned."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        settings: LearnerSettings,
+        tx: optax.GradientTransformation,
+        *,
+        mesh: Mesh,
+        seed: int,
+    ):
+        self.config, self.settings, self.mesh, self.tx = config, settings, mesh, tx
+        self.key = jax.random.key(seed)
+        self.row_multiple = mesh.shape["data"] * mesh.shape["fsdp"]
+        self._score = jax.jit(
+            functools.partial(_score, config=config, settings=settings), static_argnames="size"
+        )
+        self._credit = jax.jit(functools.partial(_credit, settings=settings))
+        self._counts = jax.jit(aggregate.denominators)
+        self._gradient = jax.jit(
+            functools.partial(_gradient, config=config, settings=settings), donate_argnums=1
+        )
+        self._apply = jax.jit(functools.partial(_apply, tx=tx), donate_argnums=(0, 1))
+        self._zeros = jax.jit(lambda tree: jax.tree.map(jnp.zeros_like, tree))
+
+    def init(self, params: Any) -> TrainState:
+        """The state before the first update. With a KL term the reference is a copy of `params`."""
+        reference = jax.tree.map(jnp.copy, params) if self.settings.objective.kl_coef else None
+        with jax.set_mesh(self.mesh):
+            optimizer = jax.jit(self.tx.init, out_shardings=self._state_shardings(params))(params)
+        scalars = transfer.to_device({"step": jnp.int32(0), "threshold": jnp.float32(jnp.nan)}, self.mesh, ())
+        return TrainState(params, optimizer, scalars["step"], scalars["threshold"], reference)
+
+    def like(self) -> TrainState:
+        """Shapes and shardings of `init`'s result, for a checkpoint to be restored into."""
+        shardings = model_params.shardings(self.config, self.mesh)
+        params = jax.tree.map(
+            lambda a, s: jax.ShapeDtypeStruct(a.shape, jnp.float32, sharding=s),
+            model_params.shapes(self.config),
+            shardings,
+        )
+        optimizer = jax.tree.map(
+            lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s),
+            jax.eval_shape(self.tx.init, params),
+            self._state_shardings(params),
+        )
+        everywhere = rules.replicated(self.mesh)
+        step = jax.ShapeDtypeStruct((), jnp.int32, sharding=everywhere)
+        threshold = jax.ShapeDtypeStruct((), jnp.float32, sharding=everywhere)
+        return TrainState(
+            params, optimizer, step, threshold, params if self.settings.objective.kl_coef else None
+        )
+
+    def _state_shardings(self, params: Any) -> Any:
+        """Moments lie where their parameters lie; scalars everywhere."""
+        shapes = jax.eval_shape(self.tx.init, params)
+        shardings = model_params.shardings(self.config, self.mesh)
+        return optax.tree.map_params(
+            self.tx,
+            lambda _, sharding: sharding,
+            shapes,
+            shardings,
+            transform_non_params=lambda _: rules.replicated(self.mesh),
+        )
+
+    def place(self, batch: TrainBatch) -> TrainBatch:
+        """The batch on the mesh: token rows split over data and fsdp, the response table everywhere."""
+        rows = tuple(transfer.to_device(part, self.mesh, ("batch", "length")) for part in batch.rows)
+        return batch.replace(responses=transfer.to_device(batch.responses, self.mesh, ()), rows=rows)
+
+    def score(self, state: TrainState, batch: TrainBatch) -> ScoredBatch:
+        """Old and reference log-probabilities, entropies, and their means over each response."""
+        size = batch.responses.valid.shape[0]
+        old, reference = [], []
+        entropy = surprisal = jnp.zeros(size, jnp.float32)
+        with jax.set_mesh(self.mesh):
+            for rows in batch.rows:
+                scores, parts = self._score(state.params, rows, size=size)
+                entropy, surprisal = entropy + parts[0], surprisal + parts[1]
+                old.append(scores)
+                if state.reference is not None:
+                    reference.append(self._score(state.reference, rows, size=size)[0].logp)
+        return jax.block_until_ready(ScoredBatch(batch, tuple(old), tuple(reference), entropy, surprisal))
+
+    def credit(
+        self, state: TrainState, scored: ScoredBatch, iteration: int
+    ) -> tuple[TrainState, CreditedBatch]:
+        """Base advantage, coefficient, and their product."""
+        with jax.set_mesh(self.mesh):
+            base, alpha, advantage, threshold = self._credit(
+                scored.batch.responses,
+                scored.entropy,
+                scored.surprisal,
+                jax.random.fold_in(self.key, iteration),
+                state.threshold,
+            )
+        jax.block_until_ready(advantage)
+        return state.replace(threshold=threshold), CreditedBatch(scored, base, alpha, advantage)
+
+    def update(self, state: TrainState, credited: CreditedBatch) -> tuple[TrainState, dict[str, float]]:
+        """The state (donated) after all optimizer steps of this batch, and the loss metrics averaged over them."""
+        scored, valid = credited.scored, credited.scored.batch.responses.valid
+        batch = scored.batch
+        sums: dict[str, list[float]] = {}
+        with jax.set_mesh(self.mesh):
+            for _ in range(self.settings.epochs):
+                start = 0
+                for count in batch.minibatches:
+                    members = range(start, start + count)
+                    start += count
+                    counts = aggregate.add(*(self._counts(batch.rows[m].response_id, valid) for m in members))
+                    grads, parts = self._zeros(state.params), []
+                    for m in members:
+                        reference = scored.reference[m] if scored.reference else None
+                        grads, metrics = self._gradient(
+                            state.params,
+                            grads,
+                            batch.rows[m],
+                            scored.old[m].logp,
+                            reference,
+                            credited.advantage,
+                            valid,
+                            counts,
+                        )
+                        parts.append(metrics)
+                    state, norms = self._apply(state, grads)
+                    parts.append({name: (value, jnp.ones(())) for name, value in norms.items()})
+                    for metrics in transfer.to_host(parts):
+                        for name, (numerator, denominator) in metrics.items():
+                            pair = sums.setdefault(name, [0.0, 0.0])
+                            pair[0] += float(numerator)
+                            pair[1] += float(denominator)
+        losses = {name: top / bottom if bottom else 0.0 for name, (top, bottom) in sums.items()}
+        return state, losses | {
+            "optimizer/step": int(state.step),
+            "optimizer/updates": len(batch.minibatches),
+        }
+
+
+def _forward(params: Any, rows: Tokens, *, config: ModelConfig, settings: LearnerSettings) -> tuple[Any, Any]:
+    return scoring.score(
+        params,
+        rows.tokens,
+        rows.positions,
+        rows.segments,
+        rows.response_id >= 0,
+        config=config,
+        temperature=settings.temperature,
+        block=settings.block,
+        remat=settings.remat,
+    )
+
+
+def _score(
+    params: Any, rows: Tokens, *, config: ModelConfig, settings: LearnerSettings, size: int
+) -> tuple[Scores, tuple[jax.Array, jax.Array]]:
+    logp, entropy = _forward(params, rows, config=config, settings=settings)
+    mean = functools.partial(
+        aem.response_mean, response_id=rows.response_id, num_responses=size, first_k=settings.first_k
+    )
+    return Scores(logp, entropy), (mean(entropy), mean(-logp))
+
+
+def _credit(
+    responses: Responses, entropy: Any, surprisal: Any, key: Any, threshold: Any, *, settings: LearnerSettings
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    compared = penalty.compared_return(
+        responses.outcome, responses.penalty, responses.trajectory, responses.valid, mode=settings.penalty
+    )
+    base = estimators.estimate(responses.replace(outcome=compared), settings=settings.estimator)
+    alpha = jnp.ones_like(base)
+    if settings.aem is not None:
+        modulation = aem.modulate(
+            entropy, surprisal, responses, jnp.float32(settings.lam), key, threshold, settings=settings.aem
+        )
+        alpha, threshold = modulation.alpha, modulation.threshold
+    extra = penalty.added_advantage(responses.penalty, responses.valid, mode=settings.penalty)
+    return base, alpha, alpha * base + extra, threshold
+
+
+def _gradient(
+    params: Any,
+    total: Any,
+    rows: Tokens,
+    logp_old: Any,
+    logp_ref: Any,
+    advantage: Any,
+    valid: Any,
+    counts: aggregate.Denominators,
+    *,
+    config: ModelConfig,
+    settings: LearnerSettings,
+) -> tuple[Any, Any]:
+    def loss(params: Any) -> tuple[jax.Array, Any]:
+        logp, entropy = _forward(params, rows, config=config, settings=settings)
+        return objective(
+            logp,
+            entropy,
+            logp_old,
+            logp_ref,
+            rows.logp_sampler,
+            advantage,
+            rows.response_id,
+            valid,
+            counts,
+            settings=settings.objective,
+        )
+
+    grads, metrics = jax.grad(loss, has_aux=True)(params)
+    return jax.tree.map(jnp.add, total, grads), metrics
+
+
+def _apply(
+    state: TrainState, grads: Any, *, tx: optax.GradientTransformation
+) -> tuple[TrainState, dict[str, Any]]:
+    updates, optimizer = tx.update(grads, state.optimizer, state.params)
+    params = optax.apply_updates(state.params, updates)
+    norms = {
+        "optimizer/gradient_norm": optax.global_norm(grads),
+        "optimizer/update_norm": optax.global_norm(updates),
+    }
+    return state.replace(params=params, optimizer=optimizer, step=state.step + 1), norms

@@ -1,0 +1,218 @@
+"""The training loop.
+
+  draws -> rollout.collect -> batching.pack -> learner.score -> learner.credit -> learner.update -> metrics
+
+Everything random follows from (seed, iteration), so a resumed run repeats the run that was not interrupted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rl import batching, evaluation, records, report
+from rl.checkpoint import Checkpoints
+from rl.learner import Learner, TrainState
+from rl.metrics import MetricsWriter
+from rl.progress import Progress
+from rl.rollout import Rollout
+from rl.types import Draw, Trajectory
+
+
+class Interrupted(Exception):
+    """SIGTERM or SIGINT arrived; the state of the last whole iteration is to be saved."""
+
+
+@dataclasses.dataclass
+class Phases:
+    """Seconds by phase of one iteration."""
+
+    progress: Progress
+    seconds: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    def run(self, name: str, work: Callable[[], Any]) -> Any:
+        self.progress.phase(name)
+        started = time.perf_counter()
+        out = work()
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
+        return out
+
+
+@dataclasses.dataclass
+class Parts:
+    """What a run is made of; built by `rl.builder`."""
+
+    workdir: Path
+    learner: Learner
+    state: TrainState
+    rollout: Rollout
+    eval_rollout: Rollout
+    tasks: dict[str, list[str]]
+    tokenizer: Any
+    writer: MetricsWriter
+    checkpoints: Checkpoints
+    progress: Progress
+    iteration: int  # whole iterations behind `state`
+
+
+class Trainer:
+    """Owns the loop and what is written; everything it uses is built in main."""
+
+    def __init__(self, config: Any, parts: Parts):
+        self.config, self.parts, self.state = config, parts, parts.state
+        self.learner, self.progress, self.workdir = parts.learner, parts.progress, parts.workdir
+        self.iteration = parts.iteration
+        self.stopping = False
+
+    def run(self) -> None:
+        """Trains to `train.iterations`; on SIGTERM or SIGINT saves the last whole iteration and raises Interrupted."""
+        handlers = {sig: signal.signal(sig, self._stop) for sig in (signal.SIGTERM, signal.SIGINT)}
+        total = self.config.train.iterations
+        try:
+            if self.iteration == 0:
+                self._evaluate(final=True)
+                self._save()
+            while self.iteration < total:
+                self._iterate()
+                self.iteration += 1
+                last = self.iteration == total
+                every = self.config.eval.every
+                if last or (every and self.iteration % every == 0):
+                    self._evaluate(final=last)
+                if last or self.iteration % self.config.train.checkpoint_every == 0:
+                    self._save()
+        except Interrupted:
+            self._save()
+            raise
+        finally:
+            for sig, handler in handlers.items():
+                signal.signal(sig, handler)
+
+    def draws(self, iteration: int) -> list[Draw]:
+        """The episodes of an iteration: the next tasks of a shuffled pass over the training split, `group_size` times each."""
+        tasks, rollout, seed = self.parts.tasks["train"], self.config.rollout, self.config.seed
+        out = []
+        for number in range(rollout.groups):
+            place = iteration * rollout.groups + number
+            order = random.Random(f"{seed}/{place // len(tasks)}").sample(range(len(tasks)), len(tasks))
+            for member in range(rollout.group_size):
+                draw = random.Random(f"{seed}/{iteration}/{number}/{member}").getrandbits(32)
+                out.append(Draw(tasks[order[place % len(tasks)]], number, member, draw))
+        return out
+
+    def _iterate(self) -> None:
+        config, learner = self.config, self.learner
+        phases = Phases(self.progress)
+        started = time.perf_counter()
+        draws = self.draws(self.iteration)
+        trajectories = phases.run(
+            "rollout",
+            lambda: self.parts.rollout.collect(self.state.params, draws, on_episode=self._on_episode),
+        )
+        if all(t.failed for t in trajectories):
+            raise RuntimeError(
+                f"every episode of iteration {self.iteration} failed; the first: {trajectories[0].failed}"
+            )
+        batch = phases.run("batch", lambda: learner.place(self._pack(trajectories)))
+        scored = phases.run("score", lambda: learner.score(self.state, batch))
+        gap = report.mismatch(scored)
+        if (
+            self.iteration == 0
+            and config.model.dtype == "float32"
+            and 0 < config.train.mismatch_limit < gap["max"]
+        ):
+            raise RuntimeError(
+                f"sampler and trainer disagree on log-probabilities by {gap['max']:.2e} (limit {config.train.mismatch_limit:.0e})"
+            )
+        self.state, credited = phases.run(
+            "credit", lambda: learner.credit(self.state, scored, self.iteration)
+        )
+        self.state, losses = phases.run("update", lambda: learner.update(self.state, credited))
+        seconds = time.perf_counter() - started
+        metrics = {
+            "iteration": self.iteration + 1,
+            **report.rollout_metrics(trajectories, phases.seconds["rollout"]),
+            **report.credit_metrics(credited),
+            **{f"policy/logp_gap_{name}": value for name, value in gap.items()},
+            **losses,
+            **{f"time/{name}": value for name, value in phases.seconds.items()},
+            "time/iteration": seconds,
+        }
+        self._record(trajectories, credited)
+        self.parts.writer.write(self.iteration + 1, metrics)
+        self.progress.update(metrics)
+
+    def _pack(self, trajectories: Sequence[Trajectory]) -> Any:
+        learner = self.config.learner
+        return batching.pack(
+            trajectories,
+            context=self.config.rollout.context,
+            microbatch_tokens=learner.microbatch_tokens,
+            row_buckets=learner.row_buckets,
+            response_bucket=learner.response_bucket,
+            minibatch_responses=learner.minibatch_responses,
+            seed=self.iteration,
+            multiple=self.learner.row_multiple,
+        )
+
+    def _evaluate(self, *, final: bool) -> None:
+        settings = self.config.eval
+        count = (settings.final_games or settings.games) if final else settings.games
+        metrics: dict[str, Any] = {"iteration": self.iteration}
+        started = time.perf_counter()
+        for split in settings.splits:
+            self.progress.phase(f"eval {split}")
+            tasks = evaluation.fixed_tasks(self.parts.tasks[split], count)
+            played = evaluation.evaluate(
+                self.parts.eval_rollout,
+                self.state.params,
+                tasks,
+                seed=self.config.seed,
+                on_episode=self._on_episode,
+            )
+            metrics |= evaluation.summary(played, split)
+            if final:
+                name = f"eval_{split}_{self.iteration:05d}.md"
+                records.write_transcript(
+                    self.workdir / "transcripts" / name,
+                    report.transcripts(played[: self.config.log.transcripts]),
+                )
+        metrics["time/eval"] = time.perf_counter() - started
+        self.parts.writer.write(self.iteration, metrics)
+        self.progress.update(metrics)
+
+    def _record(self, trajectories: Sequence[Trajectory], credited: Any) -> None:
+        log = self.config.log
+        rows = report.response_rows(trajectories, credited)
+        if log.responses:
+            records.write_responses(self.workdir / "responses" / f"{self.iteration + 1:05d}.jsonl.gz", rows)
+        if log.transcripts:
+            shown = [t for t in trajectories if not t.failed][:: max(1, len(trajectories) // log.transcripts)]
+            path = self.workdir / "transcripts" / f"train_{self.iteration + 1:05d}.md"
+            records.write_transcript(path, report.transcripts(shown[: log.transcripts], rows, trajectories))
+
+    def _save(self) -> None:
+        self.progress.phase("checkpoint")
+        config = self.config
+        # The cursor is derived from the iteration; it is written for those who read a checkpoint.
+        extra = {
+            "iteration": self.iteration,
+            "task_cursor": self.iteration * config.rollout.groups,
+            "config": config.to_dict(),
+        }
+        self.parts.checkpoints.save(self.iteration, self.state, extra, tokenizer=self.parts.tokenizer)
+
+    def _on_episode(self, _: Trajectory) -> None:
+        if self.stopping:
+            raise Interrupted(f"stopped in iteration {self.iteration + 1}")
+
+    def _stop(self, *_: object) -> None:
+        if self.stopping:  # a second signal does not wait for the end of an episode
+            raise Interrupted("stopped twice")
+        self.stopping = True
+        self.progress.message("stopping: the last whole iteration will be saved")

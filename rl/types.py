@@ -1,0 +1,115 @@
+"""What flows through a training step: episodes on the host, then two tables (responses, tokens) on the device."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+from flax import struct
+
+Array = jax.Array | np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Draw:
+    """One episode to play: a member of the group sampled from one task draw."""
+
+    task: str
+    group: int
+    member: int
+    seed: int
+
+
+@dataclasses.dataclass
+class Turn:
+    """One response and what surrounds it. Ids are exactly what the sampler read and wrote."""
+
+    context_ids: list[int]  # step: the whole prompt; conversation: what was appended since the last response
+    response_ids: list[int]
+    logp: list[float]  # the sampler's own
+    stop: str  # "stop" (a stop token was sampled) or "length"
+    prompt: str
+    blind: str
+    anchor: str
+    response: str
+    action: str = ""
+    valid: bool = False
+    reward: float = 0.0
+    penalty: float = 0.0
+
+
+@dataclasses.dataclass
+class Trajectory:
+    """One episode. `failed` names what broke; such an episode is excluded from training and counted."""
+
+    draw: Draw
+    turns: list[Turn] = dataclasses.field(default_factory=list)
+    success: bool = False
+    stop: str = ""  # success | step_limit | failure | context | failed
+    failed: str = ""
+    info: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def outcome(self) -> float:
+        return sum(turn.reward for turn in self.turns)
+
+
+@struct.dataclass
+class Responses:
+    """The response table, [R] each; rows past the last real response have valid = False."""
+
+    group: Array  # int32
+    trajectory: Array  # int32
+    turn: Array  # int32
+    step_group: Array  # int32
+    outcome: Array  # float32, the episode's return
+    reward: Array  # float32, environment reward + penalty of this step
+    penalty: Array  # float32, <= 0
+    valid: Array  # bool
+
+
+@struct.dataclass
+class Tokens:
+    """Token rows, [B, T] each. A value at t describes tokens[b, t]."""
+
+    tokens: Array  # int32
+    positions: Array  # int32, within the segment
+    segments: Array  # int32, 0 = padding
+    response_id: Array  # int32, row of the response table, -1 outside every span
+    logp_sampler: Array  # float32, 0 outside spans
+
+
+@struct.dataclass
+class TrainBatch:
+    responses: Responses
+    rows: tuple[Tokens, ...]  # micro-batches; each shape is one of few
+    minibatches: tuple[int, ...] = struct.field(
+        pytree_node=False
+    )  # micro-batches of each optimizer step, in order
+
+
+@struct.dataclass
+class Scores:
+    """The trainer's view of one micro-batch before the update, [B, T] each."""
+
+    logp: Array
+    entropy: Array
+
+
+@struct.dataclass
+class ScoredBatch:
+    batch: TrainBatch
+    old: tuple[Scores, ...]  # one a micro-batch
+    reference: tuple[Array, ...]  # logp of the reference policy, or () without a KL term
+    entropy: Array  # [R] mean token entropy, nats (the statistic that AEM reads)
+    surprisal: Array  # [R] mean of -logp, nats
+
+
+@struct.dataclass
+class CreditedBatch:
+    scored: ScoredBatch
+    base: Array  # [R] advantage of the estimator
+    alpha: Array  # [R] modulation, 1 where AEM is off or silent
+    advantage: Array  # [R] what the loss uses

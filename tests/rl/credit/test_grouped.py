@@ -1,0 +1,160 @@
+"""Segment statistics: numbers, an independent float64 reference, masks, padding, and gradients at the edges."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rl.credit import grouped
+
+STATISTICS = {
+    "count": lambda v: len(v),
+    "total": lambda v: v.sum(),
+    "mean": lambda v: v.mean() if len(v) else 0.0,
+    "std": lambda v: v.std(ddof=1) if len(v) > 1 else 0.0,
+    "variance": lambda v: v.var(ddof=1) if len(v) > 1 else 0.0,
+    "minimum": lambda v: v.min() if len(v) else 0.0,
+    "maximum": lambda v: v.max() if len(v) else 0.0,
+}
+
+
+def statistics(values, ids, valid, num_segments):
+    """All of them, by name."""
+    values, ids, valid = jnp.asarray(values), jnp.asarray(ids), jnp.asarray(valid)
+    return {"count": grouped.count(ids, valid, num_segments=num_segments)} | {
+        name: getattr(grouped, name)(values, ids, valid, num_segments=num_segments)
+        for name in STATISTICS
+        if name != "count"
+    }
+
+
+def ragged(seed, num_rows=40, num_segments=9):
+    random = np.random.default_rng(seed)
+    return (
+        random.normal(3, 2, num_rows).astype(np.float32),
+        random.integers(0, num_segments, num_rows).astype(np.int32),
+        random.random(num_rows) < 0.7,
+    )
+
+
+def test_numbers():
+    values = jnp.array([1.0, 2.0, 4.0, 10.0, 7.0])
+    ids = jnp.array([0, 0, 0, 2, 2])
+    valid = jnp.array([True, True, True, True, False])
+    expected = {
+        "count": [3, 0, 1],
+        "total": [7, 0, 10],
+        "mean": [7 / 3, 0, 10],
+        "variance": [7 / 3, 0, 0],
+        "std": [1.5275252, 0, 0],
+        "minimum": [1, 0, 10],
+        "maximum": [4, 0, 10],
+    }
+    result = statistics(values, ids, valid, 3)
+    for name, numbers in expected.items():
+        np.testing.assert_allclose(result[name], numbers, rtol=1e-6, err_msg=name)
+    # ddof 0: (1 + 4 + 16) / 3 - (7 / 3)^2 = 14 / 9
+    population = grouped.variance(values, ids, valid, num_segments=3, ddof=0)
+    np.testing.assert_allclose(population, [14 / 9, 0, 0], rtol=1e-6)
+
+
+def test_against_float64_reference():
+    for seed in range(8):
+        values, ids, valid = ragged(seed)
+        result = statistics(values, ids, valid, 12)
+        for name, function in STATISTICS.items():
+            expected = [function(values.astype(np.float64)[(ids == s) & valid]) for s in range(12)]
+            np.testing.assert_allclose(result[name], expected, rtol=2e-6, atol=2e-6, err_msg=name)
+
+
+def test_mean_of_equal_values_is_that_value_bit_for_bit():
+    numbers = (0.1, 0.7, 10.0, 1e-3, 123456.7, -3.3, 1 / 3)
+    values, ids = np.repeat(np.asarray(numbers, np.float32), 100), np.repeat(np.arange(7), 100)
+    for size in (1, 3, 7, 100):
+        result = statistics(values, ids, np.tile(np.arange(100) < size, 7), 7)
+        np.testing.assert_array_equal(result["mean"], np.asarray(numbers, np.float32))
+        np.testing.assert_array_equal(result["std"], 0)
+
+
+def test_rows_brings_statistics_back_and_gives_0_outside():
+    statistic_ = jnp.array([5.0, 6.0])
+    ids, valid = jnp.array([1, 0, 1, -1, 2, 0]), jnp.array([True, True, False, True, True, True])
+    np.testing.assert_array_equal(grouped.rows(statistic_, ids, valid), [6, 5, 0, 0, 0, 5])
+
+
+def test_rows_outside_the_mask_or_the_id_range_do_not_exist():
+    values, ids, valid = ragged(3, num_rows=10, num_segments=3)
+    alone = statistics(values, ids, valid, 3)
+    more = statistics(
+        np.r_[values, np.nan, np.inf, 99.0, -np.inf].astype(np.float32),
+        np.r_[ids, 0, -1, 3, 1].astype(np.int32),
+        np.r_[valid, False, True, True, False],
+        3,
+    )
+    for name in STATISTICS:
+        np.testing.assert_array_equal(alone[name], more[name], err_msg=name)
+
+
+def test_gradients_are_finite_at_the_edges_and_nan_does_not_leak():
+    # segments: 0 empty, 1 of one, 2 of equal values, 3 with a masked NaN; a valid row of no segment holds inf
+    values = jnp.array([2.0, 5.0, 5.0, 1.0, 4.0, jnp.nan, jnp.inf])
+    ids = jnp.array([1, 2, 2, 3, 3, 3, 7])
+    valid = jnp.array([True, True, True, True, True, False, True])
+    gradients = jax.jit(jax.jacrev(lambda v: {k: s.sum() for k, s in statistics(v, ids, valid, 4).items()}))(
+        values
+    )
+    for name in set(STATISTICS) - {"count"}:
+        assert np.isfinite(gradients[name]).all(), name
+        assert (gradients[name][5:] == 0).all(), name
+        assert np.abs(gradients[name][3:5]).max() > 0.1, name
+
+
+def test_gradients_by_finite_differences_in_float64():
+    values, ids, valid = ragged(1, num_rows=12, num_segments=3)
+    with jax.enable_x64():
+
+        def f(v):
+            result = statistics(v, ids, valid, 3)
+            return {name: jnp.dot(jnp.array([1.0, -2.0, 0.5]), result[name]) for name in STATISTICS}
+
+        def differences(v):
+            steps = 1e-6 * jnp.eye(12)
+            up, down = jax.vmap(lambda d: f(v + d))(steps), jax.vmap(lambda d: f(v - d))(steps)
+            return jax.tree.map(lambda a, b: (a - b) / 2e-6, up, down)
+
+        at = jnp.asarray(values, jnp.float64)
+        numeric, exact = jax.jit(differences)(at), jax.jit(jax.jacrev(f))(at)
+        for name in STATISTICS:
+            np.testing.assert_allclose(exact[name], numeric[name], atol=1e-7, err_msg=name)
+
+
+def test_first_rows_marks_each_segment_once_whatever_the_order():
+    ids = jnp.array([4, 2, 4, 2, 0, 0])
+    valid = jnp.array([False, True, True, True, True, False])
+    np.testing.assert_array_equal(grouped.first_rows(ids, valid), [False, True, True, False, True, False])
+
+
+@pytest.mark.parametrize("level", [0.0, 0.1, 0.25, 0.5, 0.75, 1.0])
+def test_quantile_is_numpys_on_the_valid_values(level):
+    for seed in range(5):
+        values, _, valid = ragged(seed)
+        valid[1 + 7 * seed :] = False  # down to a single value
+        valid[0] = True
+        values = np.where(valid, values, np.nan).astype(np.float32)
+        result = grouped.quantile(jnp.asarray(values), jnp.asarray(valid), level=level)
+        np.testing.assert_allclose(result, np.quantile(values[valid].astype(np.float64), level), rtol=1e-5)
+
+
+def test_quantile_of_nothing_is_0_with_gradient_0():
+    value, gradient = jax.value_and_grad(lambda v: grouped.quantile(v, jnp.zeros(3, bool), level=0.5))(
+        jnp.array([1.0, jnp.nan, 2.0])
+    )
+    assert value == 0
+    np.testing.assert_array_equal(gradient, 0)
+
+
+def test_narrow_values_are_widened():
+    values = jnp.full(1000, 1.0, jnp.bfloat16)
+    total = grouped.total(values, jnp.zeros(1000, jnp.int32), jnp.ones(1000, bool), num_segments=1)
+    assert total.dtype == jnp.float32
+    assert total[0] == 1000  # bfloat16 would stop at 256
