@@ -142,9 +142,9 @@ def _run_name() -> str:
 def _compilation_cache() -> None:
     import jax
 
-    from rl import cache
+    from rl.downloads import cache_root
 
-    jax.config.update("jax_compilation_cache_dir", str(cache.root() / "xla"))
+    jax.config.update("jax_compilation_cache_dir", str(cache_root() / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 

@@ -33,7 +33,7 @@ EMBEDDED = {
         template="alfworld_compact.txt",
         parser="plain",
         validity="admissible",
-        step_limit=20,
+        step_limit=12,
         success_reward=1.0,
     ),
     "env.games": dict(
@@ -42,7 +42,7 @@ EMBEDDED = {
         max_receptacles=10,
         train=4000,
     ),
-    "warmstart": dict(enabled=True, episodes=3000, steps=400, muon_learning_rate=0.02, learning_rate=3e-3),
+    "warmstart": dict(enabled=True, episodes=3000, steps=300, batch_tokens=4096, muon_learning_rate=0.02, learning_rate=3e-3),
     "rollout": dict(
         context="conversation",
         slots=64,

@@ -35,7 +35,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return (hint + listing).strip()
 
 
-def parse(text: str | None, /, **spec: Any) -> ConfigDict:
+def parse(text: str | None, /, **spec: Any) -> Any:
     """Returns the arguments of a config string as a locked ConfigDict, one entry for each name in `spec`.
 
     `spec` maps each name to its default, whose type is the argument's type: False is set by the bare name

@@ -19,7 +19,10 @@ QUERY_BLOCK = 512
 
 
 def packed(
-    q: Float[Array, "B T H E"], k: Float[Array, "B T K E"], v: Float[Array, "B T K E"], segments: Int[Array, "B T"]
+    q: Float[Array, "B T H E"],
+    k: Float[Array, "B T K E"],
+    v: Float[Array, "B T K E"],
+    segments: Int[Array, "B T"],
 ) -> Float[Array, "B T H E"]:
     """Attention within rows that hold several documents: token t sees s <= t of the same non-zero segment."""
     length = q.shape[1]
@@ -53,7 +56,9 @@ def cached(
     if q.shape[1] > QUERY_BLOCK:
         blocks = math.ceil(q.shape[1] / QUERY_BLOCK)
         parts = _split(q, blocks), _split(last_new, blocks)
-        mixed = jax.lax.map(lambda part: cached(part[0], past_k, past_v, new_k, new_v, past_length, part[1]), parts)
+        mixed = jax.lax.map(
+            lambda part: cached(part[0], past_k, past_v, new_k, new_v, past_length, part[1]), parts
+        )
         return mixed.swapaxes(0, 1).reshape(q.shape[0], -1, *q.shape[2:])[:, : q.shape[1]]
     kv_heads, past, count = past_k.shape[1], past_k.shape[3], new_k.shape[3]
     queries = _group(q, kv_heads)
@@ -140,7 +145,9 @@ def _scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
 
 def _mix(weights: jax.Array, values: jax.Array) -> jax.Array:
     # Weights go down to the values' dtype for the product; the sum over positions stays float32.
-    return jnp.einsum("bkgws,bkse->bkgwe", weights.astype(values.dtype), values, preferred_element_type=jnp.float32)
+    return jnp.einsum(
+        "bkgws,bkse->bkgwe", weights.astype(values.dtype), values, preferred_element_type=jnp.float32
+    )
 
 
 def _softmax(scores: jax.Array) -> jax.Array:

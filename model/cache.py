@@ -84,23 +84,20 @@ def merge(cache: Cache, new: Cache, rows: jax.Array | None, starts: jax.Array, c
     source = jnp.clip(source, 0, width - 1)
     rows = jnp.arange(starts.shape[0]) if rows is None else rows
 
-    def write(old: jax.Array, add: jax.Array, axis: int) -> jax.Array:
-        size = list(old.shape[1:])
+    def write(index: jax.Array, old: jax.Array, add: jax.Array, axis: int) -> jax.Array:
+        size = [1, *old.shape[1:]]
         size[axis] = width
+        at = [rows[index], *[jnp.int32(0)] * (old.ndim - 1)]
+        at[axis] = left[index]
+        window = jax.lax.dynamic_slice(old, at, size)
+        chosen = jnp.take(add[index][None], source[index], axis=axis).astype(window.dtype)
+        keep = jnp.expand_dims(fresh[index], [a for a in range(old.ndim) if a != axis])
+        return jax.lax.dynamic_update_slice(old, jnp.where(keep, chosen, window), at)
 
-        def one(index: jax.Array, array: jax.Array) -> jax.Array:
-            at = [jnp.int32(0)] * (array.ndim - 1)
-            at[axis] = left[index]
-            at = [rows[index], *at]
-            window = jax.lax.dynamic_slice(array, at, (1, *size))[0]
-            chosen = jnp.take(add[index], source[index], axis=axis)
-            keep = jnp.expand_dims(fresh[index], [a for a in range(window.ndim) if a != axis])
-            window = jnp.where(keep, chosen.astype(window.dtype), window)
-            return jax.lax.dynamic_update_slice(array, window[None], at)
+    def one(index: jax.Array, held: Cache) -> Cache:
+        return Cache(
+            keys=tuple(write(index, old, add, 3) for old, add in zip(held.keys, new.keys, strict=True)),
+            values=tuple(write(index, old, add, 2) for old, add in zip(held.values, new.values, strict=True)),
+        )
 
-        return jax.lax.fori_loop(0, starts.shape[0], one, old)
-
-    return Cache(
-        keys=tuple(write(old, add, 2) for old, add in zip(cache.keys, new.keys, strict=True)),
-        values=tuple(write(old, add, 1) for old, add in zip(cache.values, new.values, strict=True)),
-    )
+    return jax.lax.fori_loop(0, starts.shape[0], one, cache)

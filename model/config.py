@@ -57,7 +57,9 @@ class ModelConfig:
     def family(self) -> str:
         """Hugging Face `model_type` that computes this variant; ValueError where none does."""
         if self.qk_norm and self.qkv_bias:
-            raise ValueError("no Hugging Face family has both q/k norms and q/k/v biases without an output bias")
+            raise ValueError(
+                "no Hugging Face family has both q/k norms and q/k/v biases without an output bias"
+            )
         return "qwen3" if self.qk_norm else "qwen2" if self.qkv_bias else "llama"
 
     @classmethod
@@ -171,8 +173,17 @@ def _smollm2(width: int, layers: int, heads: int, kv_heads: int, hidden: int, *,
 
 PRESETS: dict[str, ModelConfig] = {
     # The embedded policy's shape; the vocabulary is replaced by the trained tokenizer's.
-    "tiny": ModelConfig(vocab_size=1024, width=160, layers=4, heads=4, kv_heads=2, head_size=40, hidden=512,
-                        qk_norm=True, max_positions=2048),  # fmt: skip
+    "tiny": ModelConfig(
+        vocab_size=1024,
+        width=160,
+        layers=4,
+        heads=4,
+        kv_heads=2,
+        head_size=40,
+        hidden=512,
+        qk_norm=True,
+        max_positions=2048,
+    ),  # fmt: skip
     "smollm2-135m": _smollm2(576, 30, 9, 3, 1536, theta=100_000.0),
     "smollm2-360m": _smollm2(960, 32, 15, 5, 2560, theta=100_000.0),
     "smollm2-1.7b": _smollm2(2048, 24, 32, 32, 8192, theta=130_000.0),

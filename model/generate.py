@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,9 @@ from model import attention, cache, layers, sampling
 from model.config import ModelConfig
 from model.params import decode_layout
 from sharding import rules
+
+# Token ids or slot numbers, numpy's integers included.
+Ids = Sequence[SupportsIndex] | np.ndarray
 
 # What a call of `extend` costs beside its tokens, in tokens: decides when rows of unlike width are split.
 CALL_TOKENS = 64
@@ -90,7 +93,7 @@ class Generator:
         temperature: float = 1.0,
         top_k: int = 0,
         top_p: float = 1.0,
-        stop_ids: Sequence[int] = (),
+        stop_ids: Ids = (),
         mesh: Mesh | None = None,
     ) -> None:
         if length > config.max_positions:
@@ -102,7 +105,9 @@ class Generator:
         if self.mesh is not None:
             shards = self.mesh.shape["data"] * self.mesh.shape["fsdp"]
             if slots % shards:
-                raise ValueError(f"{slots=} must divide by {shards=} (mesh data * fsdp); set config.rollout.slots")
+                raise ValueError(
+                    f"{slots=} must divide by {shards=} (mesh data * fsdp); set config.rollout.slots"
+                )
             # A subset of slots would have to cross devices.
             self.buckets = dataclasses.replace(self.buckets, rows=(slots,))
         self._cache = cache.empty(config, slots=slots, length=length, mesh=self.mesh)
@@ -115,18 +120,23 @@ class Generator:
         self._source: Any = None
         self._weights: Any = None
         self._unstack = jax.jit(decode_layout)
-        shared = {"config": config, "top_k": top_k, "top_p": top_p, "stop_ids": tuple(stop_ids)}
+        shared = {
+            "config": config,
+            "top_k": top_k,
+            "top_p": top_p,
+            "stop_ids": tuple(int(x) for x in stop_ids),
+        }
         self._extend = self._compile(functools.partial(_extend, **shared), outputs=3)
         self._decode = self._compile(functools.partial(_decode, **shared, chunk=self.chunk), outputs=4)
 
     def extend(
         self,
         params: dict[str, Any],
-        rows: Sequence[int],
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[int],
+        rows: Ids,
+        prompts: Sequence[Ids],
+        seeds: Ids,
         *,
-        restart: Sequence[bool],
+        restart: Sequence[Any] | np.ndarray,
     ) -> First:
         """Appends prompts[i] to slot rows[i] and samples the first token of its next response.
 
@@ -136,7 +146,10 @@ class Generator:
         """
         count = len(rows)
         if not count == len(prompts) == len(seeds) == len(restart):
-            raise ValueError(f"{count} rows, {len(prompts)} prompts, {len(seeds)} seeds, {len(restart)} restarts")
+            raise ValueError(
+                f"{count} rows, {len(prompts)} prompts, {len(seeds)} seeds, {len(restart)} restarts"
+            )
+        rows = [int(row) for row in rows]
         if len(set(rows)) != count:
             raise ValueError(f"{rows=} repeat a slot")
         for row, fresh in zip(rows, restart, strict=True):
@@ -152,7 +165,9 @@ class Generator:
             tokens=np.full(count, -1, np.int32),
             logp=np.zeros(count, np.float32),
             stopped=np.zeros(count, bool),
-            full=np.asarray([self.lengths[r] + len(ids) > self.length for r, ids in zip(rows, fed, strict=True)], bool),
+            full=np.asarray(
+                [self.lengths[r] + len(ids) > self.length for r, ids in zip(rows, fed, strict=True)], bool
+            ),
         )
         items = [i for i in range(count) if not first.full[i]]
         for group in _groups(items, [len(ids) for ids in fed], self.buckets):
@@ -168,7 +183,9 @@ class Generator:
         """
         active, limits = np.asarray(active, bool), np.asarray(limits, np.int32)
         if np.any(active & (self._pending < 0)):
-            raise ValueError(f"slots {np.flatnonzero(active & (self._pending < 0))} have no response; extend them")
+            raise ValueError(
+                f"slots {np.flatnonzero(active & (self._pending < 0))} have no response; extend them"
+            )
         out = Chunk(
             tokens=np.full((self.slots, self.chunk), -1, np.int32),
             logp=np.zeros((self.slots, self.chunk), np.float32),
@@ -183,13 +200,24 @@ class Generator:
             return out
         slots, index = self._rows(live)
         past = _round_up(int(self.lengths[live].max()), self.buckets.pasts)
-        arguments = self._pending[slots], self.lengths[slots], budget[slots], self._seeds[slots], self._made[slots]
+        arguments = (
+            self._pending[slots],
+            self.lengths[slots],
+            budget[slots],
+            self._seeds[slots],
+            self._made[slots],
+        )
         with self._context():
             self._cache, *results = self._decode(
                 self._layout(params), self._cache, index, *arguments, np.float32(self.temperature), past=past
             )
         tokens, logp, counts, stopped = (np.asarray(x) for x in jax.device_get(results))
-        out.tokens[slots], out.logp[slots], out.counts[slots], out.stopped[slots] = tokens, logp, counts, stopped
+        out.tokens[slots], out.logp[slots], out.counts[slots], out.stopped[slots] = (
+            tokens,
+            logp,
+            counts,
+            stopped,
+        )
         made = out.counts[live]
         self.lengths[live] += made
         self._made[live] += made
@@ -197,11 +225,11 @@ class Generator:
         out.full[:] = active & ~out.stopped & (self.lengths >= self.length)
         return out
 
-    def room(self, slot: int) -> int:
+    def room(self, slot: SupportsIndex) -> int:
         """Prompt tokens that still fit into a slot, were it extended without restart."""
         return int(self.length - self.lengths[slot] - (self._pending[slot] >= 0))
 
-    def reset(self, slot: int) -> None:
+    def reset(self, slot: SupportsIndex) -> None:
         """Empties a slot."""
         self.lengths[slot], self._pending[slot], self._made[slot] = 0, -1, 0
 
@@ -217,9 +245,9 @@ class Generator:
         self,
         params: dict[str, Any],
         group: list[int],
-        rows: Sequence[int],
-        fed: list[list[int]],
-        seeds: Sequence[int],
+        rows: list[int],
+        fed: list[list[Any]],
+        seeds: Ids,
         first: First,
     ) -> None:
         where = np.asarray([rows[i] for i in group], np.int32)
@@ -241,7 +269,11 @@ class Generator:
         sampled, logp, stopped = (np.asarray(x) for x in jax.device_get(results))
         for i in group:
             position = at[rows[i]]
-            first.tokens[i], first.logp[i], first.stopped[i] = sampled[position], logp[position], stopped[position]
+            first.tokens[i], first.logp[i], first.stopped[i] = (
+                sampled[position],
+                logp[position],
+                stopped[position],
+            )
             self.lengths[rows[i]] += len(fed[i])
             self._pending[rows[i]], self._made[rows[i]] = sampled[position], 1
 
@@ -310,7 +342,9 @@ def _extend(
         keys.append(k)
         values.append(v)
     held = cache.merge(held, cache.Cache(tuple(keys), tuple(values)), rows, starts, counts)
-    token, logp = _draw(params, x, seeds, jnp.zeros_like(starts), temperature, config=config, top_k=top_k, top_p=top_p)
+    token, logp = _draw(
+        params, x, seeds, jnp.zeros_like(starts), temperature, config=config, top_k=top_k, top_p=top_p
+    )
     return held, token, logp, _is_stop(token, stop_ids)
 
 
@@ -358,12 +392,22 @@ def _decode(
                 q, old.keys[index], old.values[index], keys[index], values[index], starts, step[None, None]
             )
             x = rules.constrain(layers.finish(x, mixed, weights, config=config), ("batch", "length", None))
-        token, logp = _draw(params, x, seeds, made + step, temperature, config=config, top_k=top_k, top_p=top_p)
+        token, logp = _draw(
+            params, x, seeds, made + step, temperature, config=config, top_k=top_k, top_p=top_p
+        )
         token = jnp.where(alive, token, 0)
         tokens = jax.lax.dynamic_update_index_in_dim(tokens, jnp.where(alive, token, -1), step, 1)
         logps = jax.lax.dynamic_update_index_in_dim(logps, jnp.where(alive, logp, 0.0), step, 1)
         stopped = stopped | (alive & _is_stop(token, stop_ids))
-        return step + 1, token, cache.Cache(tuple(keys), tuple(values)), tokens, logps, counts + alive, stopped
+        return (
+            step + 1,
+            token,
+            cache.Cache(tuple(keys), tuple(values)),
+            tokens,
+            logps,
+            counts + alive,
+            stopped,
+        )
 
     start = (
         jnp.int32(0),
@@ -392,7 +436,9 @@ def _draw(
     """(tokens, logp) of the next position of x [R, 1, D], keyed by response seed and token index."""
     hidden = layers.rms_norm(x[:, 0], params["final_norm"]["weight"], eps=config.norm_eps)
     keys = jax.vmap(lambda seed, i: jax.random.fold_in(jax.random.key(seed), i))(seeds, index)
-    return sampling.sample(layers.logits(params, hidden), keys, temperature=temperature, top_k=top_k, top_p=top_p)
+    return sampling.sample(
+        layers.logits(params, hidden), keys, temperature=temperature, top_k=top_k, top_p=top_p
+    )
 
 
 def _is_stop(tokens: jax.Array, stop_ids: tuple[int, ...]) -> jax.Array:
@@ -410,7 +456,10 @@ def _groups(items: list[int], widths: list[int], buckets: Buckets) -> list[list[
     for j in range(1, len(ends)):
         width = _round_up(widths[items[ends[j] - 1]], buckets.widths)
         options = [
-            (best[i][0] + CALL_TOKENS + width * _round_up(ends[j] - ends[i], buckets.rows), [*best[i][1], ends[i]])
+            (
+                best[i][0] + CALL_TOKENS + width * _round_up(ends[j] - ends[i], buckets.rows),
+                [*best[i][1], ends[i]],
+            )
             for i in range(j)
         ]
         best.append(min(options))

@@ -11,10 +11,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
 from model.config import ModelConfig
-from sharding import rules
+from sharding import rules, transfer
 
 Params = dict[str, Any]
 
@@ -34,7 +35,14 @@ class ParamSpec:
 def spec(config: ModelConfig) -> Params:
     """Tree of ParamSpec. Matrices start with variance 1 / fan-in; those that write into the residual stream are
     smaller by sqrt(2 layers) (GPT-2's rule), so that its scale does not depend on depth."""
-    L, D, H, K, E, F = (config.layers, config.width, config.heads, config.kv_heads, config.head_size, config.hidden)
+    L, D, H, K, E, F = (
+        config.layers,
+        config.width,
+        config.heads,
+        config.kv_heads,
+        config.head_size,
+        config.hidden,
+    )
     inward, residual = 1 / math.sqrt(D), 1 / math.sqrt(2 * L)
 
     def matrix(shape: tuple[int, ...], axes: tuple[str, ...], std: float) -> ParamSpec:
@@ -85,19 +93,20 @@ def shardings(config: ModelConfig, mesh: Mesh) -> Params:
 
 
 def init(key: jax.Array, config: ModelConfig, mesh: Mesh | None = None) -> Params:
-    """Random parameters in the config's dtype; with `mesh` made in place, each device its own shards.
+    """Random parameters in the config's dtype, split over `mesh` when given.
 
-    The values depend on `key` and the config, not on the mesh.
+    Drawn on the host: compiling a dozen generators takes seconds, and models too big for that are loaded, not drawn.
+    The values depend on `key` (typed or raw) and the config, not on the mesh.
     """
+    words = key if key.dtype == jnp.uint32 else jax.random.key_data(key)
+    entropy = [int(word) for word in np.ravel(words)]
     leaves, structure = jax.tree.flatten(spec(config))
     dtype = jnp.dtype(config.dtype)
-
-    def make(key: jax.Array) -> Params:
-        made = [_initial(jax.random.fold_in(key, index), leaf, dtype) for index, leaf in enumerate(leaves)]
-        return jax.tree.unflatten(structure, made)
-
-    placed = None if mesh is None else shardings(config, mesh)
-    return jax.jit(make, out_shardings=placed)(key)
+    made = [
+        _initial(np.random.default_rng([*entropy, index]), leaf, dtype) for index, leaf in enumerate(leaves)
+    ]
+    tree = jax.tree.unflatten(structure, made)
+    return jax.device_put(tree) if mesh is None else transfer.to_device(tree, mesh, axes(config))
 
 
 def count(params: Any) -> int:
@@ -115,12 +124,15 @@ def decode_layout(params: Params) -> Params:
     if isinstance(stacked, list):
         return params
     depth = stacked["attn_norm"].shape[0]
-    return {**params, "layers": [{name: leaf[index] for name, leaf in stacked.items()} for index in range(depth)]}
+    return {
+        **params,
+        "layers": [{name: leaf[index] for name, leaf in stacked.items()} for index in range(depth)],
+    }
 
 
-def _initial(key: jax.Array, leaf: ParamSpec, dtype: jnp.dtype) -> jax.Array:
+def _initial(rng: np.random.Generator, leaf: ParamSpec, dtype: np.dtype) -> np.ndarray:
     if leaf.init == "ones":
-        return jnp.ones(leaf.shape, dtype)
+        return np.ones(leaf.shape, dtype)
     if leaf.init == "zeros":
-        return jnp.zeros(leaf.shape, dtype)
-    return (jax.random.normal(key, leaf.shape, jnp.float32) * float(leaf.init)).astype(dtype)
+        return np.zeros(leaf.shape, dtype)
+    return (rng.standard_normal(leaf.shape, np.float32) * np.float32(leaf.init)).astype(dtype)

@@ -28,7 +28,14 @@ def resolve(requirements: list[str], constraints: list[str], extra: list[str]) -
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "constraints.txt").write_text("\n".join(constraints))
         command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
-        command += ["--report", f"{folder}/report.json", "-c", f"{folder}/constraints.txt", *extra, *requirements]
+        command += [
+            "--report",
+            f"{folder}/report.json",
+            "-c",
+            f"{folder}/constraints.txt",
+            *extra,
+            *requirements,
+        ]
         subprocess.run(command, check=True)
         report = json.loads(Path(folder, "report.json").read_text())
     packages = (item["metadata"] for item in report["install"])

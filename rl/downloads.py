@@ -68,7 +68,8 @@ def package_file(
 def package_wheel(
     distribution: str, version: str, *, cache_dir: Path | None = None, deadline_s: float = _DEADLINE_S
 ) -> Path:
-    """Path of a whole package: its directory if this version is installed, else its wheel (a zip) in the cache.
+    """Path of a whole package: its directory if this version is installed, else its wheel (a zip) in the
+    cache.
 
     RuntimeError as in `package_file`.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 import time
 from pathlib import Path
 from typing import Any
@@ -85,9 +86,11 @@ def _clone(
     config: Any, *, mesh: Mesh, pool: Any, tasks: list[str], progress: Any
 ) -> tuple[Any, ModelConfig, Tokenizer, dict[str, Any]]:
     warm, started = config.warmstart, time.perf_counter()
-    with progress.bar("demonstrations", warm.episodes) as advance:
+    # Tasks come sorted by type: a prefix would be one type only.
+    chosen = random.Random(config.seed).sample(tasks, min(warm.episodes, len(tasks)))
+    with progress.bar("demonstrations", len(chosen)) as advance:
         demos = warmstart.demonstrations(
-            pool, tasks[: warm.episodes], slots=config.rollout.slots, seed=config.seed, on_done=advance
+            pool, chosen, slots=config.rollout.slots, seed=config.seed, on_done=advance
         )
     if not demos:
         raise RuntimeError("no demonstration succeeded: raise env.settings.step_limit or widen env.games")
@@ -110,7 +113,7 @@ def _clone(
         "vocabulary": tokenizer.vocab_size,
     }
     progress.message(
-        f"cloning: {about}, demonstrations won {len(demos) / min(len(tasks), warm.episodes):.0%}"
+        f"cloning: {about}, demonstrations won {len(demos) / len(chosen):.0%}"
     )
     if warm.enabled:
         with progress.bar("warm start", warm.steps) as advance:

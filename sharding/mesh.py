@@ -25,7 +25,9 @@ def make_mesh(data: int, fsdp: int, tensor: int, devices: Sequence[jax.Device] |
     if -1 in sizes:
         known = -int(np.prod(sizes))
         if known <= 0 or len(devices) % known:
-            raise ValueError(f"{len(devices)} devices do not divide by {data=} {fsdp=} {tensor=}; set config.mesh")
+            raise ValueError(
+                f"{len(devices)} devices do not divide by {data=} {fsdp=} {tensor=}; set config.mesh"
+            )
         sizes[sizes.index(-1)] = len(devices) // known
     if min(sizes) < 1 or int(np.prod(sizes)) != len(devices):
         raise ValueError(f"{data=} * {fsdp=} * {tensor=} must equal {len(devices)} devices; set config.mesh")

@@ -43,7 +43,9 @@ def partition(mesh: Mesh | AbstractMesh, axes: Axes, shape: Sequence[int] | None
         names = RULES[axis] if axis is not None else ()
         size = math.prod(mesh.shape[name] for name in names)
         if size > 1 and shape is not None and shape[position] % size:
-            log.info("axis %r of size %d does not divide by %d devices: replicated", axis, shape[position], size)
+            log.info(
+                "axis %r of size %d does not divide by %d devices: replicated", axis, shape[position], size
+            )
             names = ()
         entries.append(names or None)
     return PartitionSpec(*entries)

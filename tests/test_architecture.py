@@ -28,7 +28,9 @@ def mentions(file: Path, word: str) -> list[int]:
     """Lines that use `word` as a name, an attribute or an imported name; text and comments do not count."""
     lines = []
     for node in ast.walk(tree(file)):
-        if isinstance(node, ast.Name | ast.Attribute) and word == getattr(node, "id", getattr(node, "attr", None)):
+        if isinstance(node, ast.Name | ast.Attribute) and word == getattr(
+            node, "id", getattr(node, "attr", None)
+        ):
             lines.append(node.lineno)
         if isinstance(node, ast.ImportFrom | ast.Import):
             words = [part for alias in node.names for part in alias.name.split(".")]
@@ -42,7 +44,9 @@ def mentions(file: Path, word: str) -> list[int]:
     [("PartitionSpec", "sharding/rules.py"), ("process_index", "sharding/multihost.py")],
 )
 def test_one_home(word: str, home: str) -> None:
-    elsewhere = {name(file): lines for file in SOURCES if (lines := mentions(file, word)) and name(file) != home}
+    elsewhere = {
+        name(file): lines for file in SOURCES if (lines := mentions(file, word)) and name(file) != home
+    }
     assert not elsewhere, f"{word} belongs in {home}"
 
 
@@ -58,7 +62,11 @@ def test_config_is_read_by_attribute() -> None:
     found = []
     for file in SOURCES:
         for node in ast.walk(tree(file)):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr == "get"
+            ):
                 chain = ast.unparse(node.func.value)
                 if re.fullmatch(r"(self\.)?config(\.\w+)*", chain) and set(chain.split(".")) & sections:
                     # An environment's config is a plain dict that came as JSON; its owner checks it.
@@ -67,7 +75,9 @@ def test_config_is_read_by_attribute() -> None:
 
 
 def test_files_are_short() -> None:
-    long = {name(file): count for file in SOURCES if (count := len(file.read_text().splitlines())) > MAX_LINES}
+    long = {
+        name(file): count for file in SOURCES if (count := len(file.read_text().splitlines())) > MAX_LINES
+    }
     assert not long, f"over {MAX_LINES} lines: split by noun"
 
 
@@ -77,7 +87,9 @@ def test_packages_are_empty() -> None:
 
 def test_no_drawers() -> None:
     files = [name(file) for file in SOURCES + sorted((ROOT / "tests").rglob("*.py"))]
-    assert not [file for file in files if re.search(r"(^|/|_)(utils?|helpers?|common_lib|misc)(_|\.py|/)", file)]
+    assert not [
+        file for file in files if re.search(r"(^|/|_)(utils?|helpers?|common_lib|misc)(_|\.py|/)", file)
+    ]
 
 
 def test_every_config_leaf_is_read() -> None:
@@ -117,7 +129,13 @@ def _collect(module: ast.Module, pairs: set[tuple[str, str]], whole: set[str], n
         if isinstance(node, ast.Attribute):
             names.add(node.attr)
             owner = node.value
-            word = owner.id if isinstance(owner, ast.Name) else owner.attr if isinstance(owner, ast.Attribute) else ""
+            word = (
+                owner.id
+                if isinstance(owner, ast.Name)
+                else owner.attr
+                if isinstance(owner, ast.Attribute)
+                else ""
+            )
             pairs |= {(section, node.attr) for section in {word} | aliases.get(word, set())}
         if isinstance(node, ast.Attribute | ast.Name) and not isinstance(parents[node], ast.Attribute):
             word = node.attr if isinstance(node, ast.Attribute) else node.id

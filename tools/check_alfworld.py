@@ -18,7 +18,7 @@ import random
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,9 @@ from envs.tasks.alfworld.textworld import TextWorldEngine, missing
 _NOISE = 0.15  # chance that the expert's command is replaced
 _AFTER_WIN = 2  # random commands after a win: both engines play on
 _TASKS_PER_PROCESS = 20  # Fast Downward never gives its memory back
+
+
+Player = Generator[str, EngineState, None]  # takes a state, gives the next command
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Report:
     steps: int
     wins: int
     invalid: int
-    seconds: tuple[float, float]  # of stepping: fast, real
+    seconds: float  # the real stack's, for steps alone
     difference: str  # "" when there is none
 
 
@@ -79,7 +82,7 @@ def compare(job: Job) -> Report:
     game = Game.parse(data, path=job.path)
     fast, real = FastEngine(game), TextWorldEngine(data)
     rng = random.Random(job.seed)
-    seconds = [0.0, 0.0]
+    seconds: list[float] = []
     counts: Counter[str] = Counter()
     difference = ""
     while counts["steps"] < job.steps and not difference:
@@ -89,12 +92,28 @@ def compare(job: Job) -> Report:
             difference = _play(game, play(game, rng), fast, real, rng, limit, seconds, counts)
             if difference or counts["steps"] >= job.steps:
                 break
-    return Report(job.path, game.task.kind, game.form, counts["steps"], counts["wins"], counts["invalid"],
-                  (seconds[0], seconds[1]), difference)
+    return Report(
+        job.path,
+        game.task.kind,
+        game.form,
+        counts["steps"],
+        counts["wins"],
+        counts["invalid"],
+        sum(seconds),
+        difference,
+    )
 
 
-def _play(game: Game, player: Iterator[str], fast: FastEngine, real: TextWorldEngine, rng: random.Random, limit: int,
-          seconds: list[float], counts: Counter[str]) -> str:
+def _play(
+    game: Game,
+    player: Player,
+    fast: FastEngine,
+    real: TextWorldEngine,
+    rng: random.Random,
+    limit: int,
+    seconds: list[float],
+    counts: Counter[str],
+) -> str:
     """One episode: at most `limit` commands of a player, and a few after a win. Returns the first difference."""
     state, true = fast.reset(), real.reset()
     history = ["reset"]
@@ -104,41 +123,47 @@ def _play(game: Game, player: Iterator[str], fast: FastEngine, real: TextWorldEn
     for _ in range(limit):
         if difference or extra > _AFTER_WIN:
             break
-        command = player.send(state)  # type: ignore[attr-defined]
+        command = player.send(state)
         counts["steps"] += 1
         counts["invalid"] += command.strip() not in state.admissible
         before = state.won
-        start = time.perf_counter()
         state = fast.step(command)
-        middle = time.perf_counter()
+        start = time.perf_counter()
         true = real.step(command)
-        seconds[0] += middle - start
-        seconds[1] += time.perf_counter() - middle
+        seconds.append(time.perf_counter() - start)
         history.append(command)
         counts["wins"] += state.won and not before
         extra += state.won or extra > 0
         difference = _difference(state, true, float(state.won), real.reward)
     if not difference:
         return ""
-    return "\n".join([f"{game.path} ({game.form}), after:", *(f"    {command!r}" for command in history), difference])
+    return "\n".join(
+        [f"{game.path} ({game.form}), after:", *(f"    {command!r}" for command in history), difference]
+    )
 
 
 def _difference(ours: EngineState, theirs: EngineState, reward: float, true: float) -> str:
-    rows = [("observation", ours.observation, theirs.observation), ("won", ours.won, theirs.won),
-            ("reward", reward, true),
-            ("only here admissible", sorted(set(ours.admissible) - set(theirs.admissible)),
-             sorted(set(theirs.admissible) - set(ours.admissible))),
-            ("admissible", ours.admissible, theirs.admissible)]
+    rows = [
+        ("observation", ours.observation, theirs.observation),
+        ("won", ours.won, theirs.won),
+        ("reward", reward, true),
+        (
+            "only here admissible",
+            sorted(set(ours.admissible) - set(theirs.admissible)),
+            sorted(set(theirs.admissible) - set(ours.admissible)),
+        ),
+        ("admissible", ours.admissible, theirs.admissible),
+    ]
     for name, fast, real in rows:
         if fast != real:
             return f"  {name} differs\n    fast engine: {fast!r}\n    real stack:  {real!r}"
     return ""
 
 
-# --- players: generators that take a state and give the next command
+# --- players
 
 
-def _walkthrough(game: Game, rng: random.Random):
+def _walkthrough(game: Game, rng: random.Random) -> Player:
     state = yield ""
     for command in walkthrough(game):
         state = yield command
@@ -146,7 +171,7 @@ def _walkthrough(game: Game, rng: random.Random):
         state = yield rng.choice(state.admissible)
 
 
-def _explore(game: Game, rng: random.Random):
+def _explore(game: Game, rng: random.Random) -> Player:
     expert = Explorer(game, order=rng.choice(("listed", "random")), seed=rng.randrange(1 << 30))
     state = yield ""
     while True:
@@ -156,7 +181,7 @@ def _explore(game: Game, rng: random.Random):
         state = yield command
 
 
-def _random(game: Game, rng: random.Random):
+def _random(game: Game, rng: random.Random) -> Player:
     state = yield ""
     while True:
         state = yield _any(game, state, rng)
@@ -174,12 +199,30 @@ def _invalid(game: Game, state: EngineState, rng: random.Random) -> str:
     """A command that is mostly not admissible: nonsense, near misses, and sensible ones at the wrong place."""
     thing, receptacle = rng.choice(game.objects), rng.choice(game.receptacles)
     command = rng.choice(state.admissible)
-    return rng.choice((
-        "", "dance", command.upper(), command + " now", f"  {command}  ", command.replace(" ", "  "), "help",
-        f"examine {thing}", f"examine {receptacle}", f"go to {receptacle}", f"open {receptacle}", f"close {receptacle}",
-        f"take {thing} from {receptacle}", f"put {thing} in/on {receptacle}", f"move {thing} to {receptacle}",
-        f"use {thing}", f"heat {thing} with {receptacle}", f"clean {thing} with {receptacle}",
-        f"cool {thing} with {receptacle}", f"slice {thing} with {rng.choice(game.objects)}"))
+    return rng.choice(
+        (
+            "",
+            "dance",
+            command.upper(),
+            command + " now",
+            f"  {command}  ",
+            command.replace(" ", "  "),
+            "help",
+            f"examine {thing}",
+            f"examine {receptacle}",
+            f"go to {receptacle}",
+            f"open {receptacle}",
+            f"close {receptacle}",
+            f"take {thing} from {receptacle}",
+            f"put {thing} in/on {receptacle}",
+            f"move {thing} to {receptacle}",
+            f"use {thing}",
+            f"heat {thing} with {receptacle}",
+            f"clean {thing} with {receptacle}",
+            f"cool {thing} with {receptacle}",
+            f"slice {thing} with {rng.choice(game.objects)}",
+        )
+    )
 
 
 def _reworded(data: dict[str, str], source: str) -> dict[str, str]:
@@ -191,7 +234,7 @@ def _reworded(data: dict[str, str], source: str) -> dict[str, str]:
     return {**data, "grammar": grammar, "pddl_domain": texts["domain"]}
 
 
-def engine_speed(paths: list[str], *, seconds: float = 5.0, seed: int = 0) -> float:
+def engine_speed(paths: list[str], *, seconds: float, seed: int) -> float:
     """Returns the fast engine's steps/s in this process, random admissible commands, lists of commands included."""
     rng = random.Random(seed)
     games = [Game.load(path) for path in paths]
@@ -207,51 +250,71 @@ def engine_speed(paths: list[str], *, seconds: float = 5.0, seed: int = 0) -> fl
 
 def _check(paths: list[str], *, steps: int, seed: int, workers: int) -> int:
     spec = importlib.util.find_spec("alfworld")
-    source = source_path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else ""
+    source = (
+        source_path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else ""
+    )
     share = -(-steps // len(paths))
-    jobs = [Job(path, source if i % 2 else "", share, seed + i) for i, path in enumerate(paths)]
+    other = random.Random(seed).sample(
+        range(len(paths)), len(paths) // 2
+    )  # games to be told in the other form
+    jobs = [Job(path, source if i in set(other) else "", share, seed + i) for i, path in enumerate(paths)]
     done: Counter[str] = Counter()
     total: Counter[str] = Counter()
-    times = [0.0, 0.0]
+    seconds = 0.0
     begun = said = time.monotonic()
     # Processes, not threads: the real stack keeps its state in a C library.
     with multiprocessing.get_context("spawn").Pool(workers, maxtasksperchild=_TASKS_PER_PROCESS) as pool:
         for report in pool.imap_unordered(compare, jobs):
             done[f"{report.task}, {report.form}"] += 1
             total.update(games=1, steps=report.steps, wins=report.wins, invalid=report.invalid)
-            times = [a + b for a, b in zip(times, report.seconds, strict=True)]
+            seconds += report.seconds
             if report.difference:
                 print(f"DIFFERENCE in game {total['games']} of {len(paths)}\n{report.difference}", flush=True)
                 return 1
             if time.monotonic() - said > 10:
                 said = time.monotonic()
                 left = (said - begun) / total["games"] * (len(paths) - total["games"])
-                print(f"{total['games']}/{len(paths)} games, {total['steps']} steps, no difference, "
-                      f"about {left / 60:.1f} min left", file=sys.stderr, flush=True)
-    print(f"0 differences in {total['games']} games and {total['steps']} steps "
-          f"({total['wins']} wins, {total['invalid']} invalid commands)")
+                print(
+                    f"{total['games']}/{len(paths)} games, {total['steps']} steps, no difference, "
+                    f"about {left / 60:.1f} min left",
+                    file=sys.stderr,
+                    flush=True,
+                )
+    print(
+        f"0 differences in {total['games']} games and {total['steps']} steps "
+        f"({total['wins']} wins, {total['invalid']} invalid commands)"
+    )
     for name, count in sorted(done.items()):
         print(f"  {count:4d} games  {name}")
-    print(f"steps/s: fast {total['steps'] / times[0]:,.0f}, real {total['steps'] / times[1]:,.1f} "
-          f"(stepping only); {time.monotonic() - begun:.0f} s in all")
+    speed = engine_speed(paths[:60], seconds=2.0, seed=seed)
+    print(
+        f"steps/s in one process: fast {speed:,.0f}, real {total['steps'] / seconds:,.1f}; "
+        f"{time.monotonic() - begun:.0f} s in all"
+    )
     return 0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", action="append", required=True, metavar="DIR", help="data root; may be repeated")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", action="append", required=True, metavar="DIR", help="data root; may be repeated"
+    )
     parser.add_argument("--games", type=int, default=0, help="how many games; 0 takes all")
     parser.add_argument("--steps", type=int, default=10_000, help="how many steps over all games")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--engine_speed", action="store_true", help="only measure the fast engine's steps/s")
+    parser.add_argument("--seconds", type=float, default=5.0, help="how long --engine_speed measures")
     flags = parser.parse_args(arguments)
     paths = find_games(flags.data, flags.games, flags.seed)
     if not paths:
         parser.error(f"no game.tw-pddl below {', '.join(flags.data)}")
     if flags.engine_speed:
         paths = paths[:60]
-        print(f"fast engine: {engine_speed(paths, seed=flags.seed):,.0f} steps/s over {len(paths)} games, one process")
+        speed = engine_speed(paths, seconds=flags.seconds, seed=flags.seed)
+        print(f"fast engine: {speed:,.0f} steps/s over {len(paths)} games, one process")
         return 0
     reason = missing()
     if reason:

@@ -80,6 +80,7 @@ def write(tensors: Iterable[tuple[str, np.ndarray]], directory: str | Path, *, s
 
     def flush() -> None:
         save_file(held, part(len(shards)), metadata={"format": "pt"})
+        part(len(shards)).chmod(0o644)  # it comes readable by its owner alone
         shards.append({name: array.nbytes for name, array in held.items()})
         held.clear()
 

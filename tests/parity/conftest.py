@@ -24,7 +24,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("Qwen2", {"rope_theta": 1e6, "tie_word_embeddings": False}),
     "qwen2-tied": ("Qwen2", {"rope_theta": 1e6, "tie_word_embeddings": True}),
     "qwen3": ("Qwen3", {"rope_theta": 1e6, "head_dim": 16, "tie_word_embeddings": False}),
-    "llama3": ("Llama", {"rope_theta": 5e5, "head_dim": 32, "rope_scaling": _LLAMA3_SCALING, "rms_norm_eps": 1e-5}),
+    "llama3": (
+        "Llama",
+        {"rope_theta": 5e5, "head_dim": 32, "rope_scaling": _LLAMA3_SCALING, "rms_norm_eps": 1e-5},
+    ),
     "smollm2": ("Llama", {"rope_theta": 1e5, "rms_norm_eps": 1e-5, "tie_word_embeddings": True}),
 }
 
@@ -36,7 +39,8 @@ def family(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def reference(family: str) -> Any:
-    """A transformers model of the family; every parameter random, also biases and norms, which start at 0 and 1."""
+    """A transformers model of the family; every parameter random, also biases and norms, which start at 0 and
+    1."""
     torch = pytest.importorskip("torch")
     import transformers
 

@@ -37,7 +37,9 @@ def test_logits_agree_at_far_positions(reference: Any, reference_dir: Path):
     np.testing.assert_allclose(our_logits(params, config, TOKENS, far), expected, atol=TOLERANCE, rtol=0)
 
 
-def test_exported_directory_gives_transformers_the_same_logits(reference: Any, reference_dir: Path, tmp_path: Path):
+def test_exported_directory_gives_transformers_the_same_logits(
+    reference: Any, reference_dir: Path, tmp_path: Path
+):
     import transformers
 
     params, config = pretrained.load(reference_dir)
@@ -72,7 +74,9 @@ def test_rope_frequencies_are_those_of_transformers_to_the_bit(reference: Any, r
 
 
 @pytest.mark.parametrize("family", ["qwen2-tied"], indirect=True)
-def test_reads_shards_that_transformers_wrote_and_the_other_way(reference: Any, reference_dir: Path, tmp_path: Path):
+def test_reads_shards_that_transformers_wrote_and_the_other_way(
+    reference: Any, reference_dir: Path, tmp_path: Path
+):
     import transformers
 
     reference.save_pretrained(tmp_path / "shards", max_shard_size="60KB")

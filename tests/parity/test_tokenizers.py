@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from model.tokenizer import Tokenizer
-from tests.model.test_tokenizer import CHATML, LLAMA3, QWEN3, TEXTS, _chatml, _llama3
+from tests.model.test_tokenizer import CHATML, LLAMA3, QWEN3, TEXTS, chatml_tokenizer, llama3_tokenizer
 
 CONVERSATION = [
     {"role": "system", "content": "You are an agent."},
@@ -20,7 +20,7 @@ def test_same_ids_as_transformers(name: str, tmp_path: Path):
     if name == "small":
         tokenizer = Tokenizer.train(TEXTS, vocab_size=500)
     else:
-        tokenizer = _llama3() if name == LLAMA3 else _chatml(name)
+        tokenizer = llama3_tokenizer() if name == LLAMA3 else chatml_tokenizer(name)
     tokenizer.save(tmp_path)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     for text in TEXTS:

@@ -10,7 +10,8 @@ from envs.tasks.alfworld.game import NOTHING, Game
 
 __all__ = ["EngineState", "FastEngine", "Game"]
 
-(_GO, _OPEN, _CLOSE, _TAKE, _PUT, _CLEAN, _HEAT, _COOL, _USE, _SLICE, _SEE, _INSPECT, _LOOK, _INVENTORY, _HELP) = range(15)
+_GO, _OPEN, _CLOSE, _TAKE, _PUT, _CLEAN, _HEAT, _COOL, _USE, _SLICE = range(10)  # change the world
+_SEE, _INSPECT, _LOOK, _INVENTORY, _HELP = range(10, 15)  # only look at it
 _KNIVES = ("knife", "butterknife")
 
 
@@ -26,8 +27,8 @@ class FastEngine:
     def __init__(self, game: Game):
         self.game = game
         self._rules = game.grammar.rules
-        self._templates = game.grammar.templates
-        self._static: dict[int, dict[str, tuple[int, int, int]]] = {}  # location -> commands that never change there
+        # Location -> the commands that depend on nothing else.
+        self._static: dict[int, dict[str, tuple[int, int, int]]] = {}
         self.reset()
 
     def reset(self) -> EngineState:
@@ -38,12 +39,15 @@ class FastEngine:
         self._opened = set(game.opened)
         self._inside = [list(things) for things in game.inside]
         self._places = [set(at) for at in game.object_places]
-        self._moved: set[tuple[int, int]] = set()  # (object, receptacle) it was taken out of and is not in now
+        # (object, receptacle) for each receptacle that an object was taken out of and is not in now.
+        self._moved: set[tuple[int, int]] = set()
         self._toggled, self._sliced, self._clean, self._hot, self._cool = (
-            set(game.facts[key]) for key in ("istoggled", "issliced", "isclean", "ishot", "iscool"))
+            set(game.facts[key]) for key in ("istoggled", "issliced", "isclean", "ishot", "iscool")
+        )
         room = [f"a {name}" for name in game.receptacles]
-        look = self._look() if game.here[self._location] else self._rules["look.feedback"][1].format(
-            list_appliances=self._join(room))
+        look = self._rules["look.feedback"][1].format(list_appliances=self._join(room))
+        if game.here[self._location]:
+            look = self._look()
         return self._state(self._rules["intro"][0].format(look=look, task=game.goal_sentence))
 
     def step(self, command: str) -> EngineState:
@@ -63,12 +67,15 @@ class FastEngine:
         if code == _GO:
             self._location = game.place[receptacle]
             return rules["GotoLocation.feedback"][0].format(
-                lend=game.locations[self._location], r=game.receptacles[receptacle],
-                examineReceptacle=self._see(receptacle))
+                lend=game.locations[self._location],
+                r=game.receptacles[receptacle],
+                examineReceptacle=self._see(receptacle),
+            )
         if code == _OPEN:
             self._opened.add(receptacle)
             return rules["OpenObject.feedback"][0].format(
-                r=game.receptacles[receptacle], examineReceptacle=self._see(receptacle))
+                r=game.receptacles[receptacle], examineReceptacle=self._see(receptacle)
+            )
         if code == _CLOSE:
             self._opened.discard(receptacle)
             return rules["CloseObject.feedback"][0].format(r=game.receptacles[receptacle])
@@ -77,7 +84,9 @@ class FastEngine:
             return rules["toggleObject.feedback"][0].format(o=game.objects[thing])
         if code == _SLICE:  # here `thing` is cut and `receptacle` is the knife
             self._sliced.add(thing)
-            return rules["sliceObject.feedback"][0].format(co=game.objects[thing], ko=game.objects[receptacle])
+            return rules["sliceObject.feedback"][0].format(
+                co=game.objects[thing], ko=game.objects[receptacle]
+            )
 
         names = {"o": game.objects[thing], "r": game.receptacles[receptacle]}
         if code == _TAKE:
@@ -96,11 +105,13 @@ class FastEngine:
         if code == _CLEAN:
             self._clean.add(thing)
             return rules["cleanObject.feedback"][0].format(**names)
-        warmer, colder, rule = ((self._hot, self._cool, "heatObject.feedback") if code == _HEAT
-                                else (self._cool, self._hot, "coolObject.feedback"))
-        warmer.add(thing)
-        colder.discard(thing)
-        return rules[rule][0].format(**names)
+        if code == _HEAT:
+            self._hot.add(thing)
+            self._cool.discard(thing)
+            return rules["heatObject.feedback"][0].format(**names)
+        self._cool.add(thing)
+        self._hot.discard(thing)
+        return rules["coolObject.feedback"][0].format(**names)
 
     def _observe(self, code: int, thing: int, receptacle: int) -> str:
         game, rules = self.game, self._rules
@@ -135,15 +146,30 @@ class FastEngine:
         game, rules = self.game, self._rules["examineObject.feedback"]
         name = game.objects[thing]
         if thing in game.facts["isreceptacleobject"]:
-            return rules[0].format(o=name, list=self._join([f"a {game.objects[o]}" for o in game.nested[thing]]))
+            return rules[0].format(
+                o=name, list=self._join([f"a {game.objects[o]}" for o in game.nested[thing]])
+            )
         clean, hot, cool, sliced = (
-            thing in facts for facts in (self._clean, self._hot, self._cool, self._sliced))
+            thing in facts for facts in (self._clean, self._hot, self._cool, self._sliced)
+        )
         toggleable = thing in game.facts["toggleable"]
         # The order of the grammar's conditions; "off" is never said, since nothing is ever known to be off.
-        conditions = (clean and hot and sliced, clean and cool and sliced, clean and sliced, hot and sliced,
-                      cool and sliced, clean and hot, clean and cool, hot, clean, cool,
-                      toggleable and thing in self._toggled, False,
-                      sliced and thing in game.facts["sliceable"], True)
+        conditions = (
+            clean and hot and sliced,
+            clean and cool and sliced,
+            clean and sliced,
+            hot and sliced,
+            cool and sliced,
+            clean and hot,
+            clean and cool,
+            hot,
+            clean,
+            cool,
+            toggleable and thing in self._toggled,
+            False,
+            sliced and thing in game.facts["sliceable"],
+            True,
+        )
         return rules[1 + conditions.index(True)].format(o=name)
 
     def _look(self) -> str:
@@ -154,8 +180,11 @@ class FastEngine:
             return rules["look.feedback"][1].format(list_appliances=rules["list_appliances"][1])
         facing = rules["look-variations"][0].format(list=self._join([game.receptacles[r] for r in here]))
         # "On the floor" is what lies at this place and was taken out of a receptacle that stands here.
-        floor = [f"a {game.objects[o]}" for o, r in sorted(self._moved)
-                 if game.place[r] == self._location and self._location in self._places[o]]
+        floor = [
+            f"a {game.objects[o]}"
+            for o, r in sorted(self._moved)
+            if game.place[r] == self._location and self._location in self._places[o]
+        ]
         text = self._join(floor) if floor else rules["list_objects_on_the_floor"][1]
         return rules["look.feedback"][0].format(look_variations=facing, list_objects_on_the_floor=text)
 
@@ -188,7 +217,11 @@ class FastEngine:
             reachable = True
             if r in game.openable:
                 reachable = r in self._opened
-                commands[f"close {name}" if reachable else f"open {name}"] = (_CLOSE if reachable else _OPEN, -1, r)
+                commands[f"close {name}" if reachable else f"open {name}"] = (
+                    _CLOSE if reachable else _OPEN,
+                    -1,
+                    r,
+                )
             for o in inside:
                 if o in toggleable:
                     commands[f"use {things[o]}"] = (_USE, o, r)
@@ -235,8 +268,13 @@ class FastEngine:
         if kind == "look_at_obj_in_light":
             if self._held not in wanted:
                 return False
-            return any(o in self._toggled and game.object_types[o] == game.task.toggle and o in game.facts["toggleable"]
-                       for r in game.here[self._location] for o in self._inside[r])
+            return any(
+                o in self._toggled
+                and game.object_types[o] == game.task.toggle
+                and o in game.facts["toggleable"]
+                for r in game.here[self._location]
+                for o in self._inside[r]
+            )
         if kind == "pick_clean_then_place_in_recep":
             wanted = wanted & self._clean
         elif kind == "pick_heat_then_place_in_recep":

@@ -2,7 +2,7 @@
 
 import random
 import re
-from typing import Sequence
+from collections.abc import Sequence
 
 from envs.tasks.alfworld.game import Game
 from envs.tasks.alfworld.plans import TREATMENTS, put_command, walkthrough
@@ -68,8 +68,13 @@ class Explorer:
     def _read(self, observation: str, admissible: Sequence[str]) -> None:
         if not self._rooms:
             room = _ROOM.search(observation)
-            self._rooms = _LISTED.findall(room.group(1)) if room else [
-                command.removeprefix("go to ") for command in admissible if command.startswith("go to ")]
+            self._rooms = (
+                _LISTED.findall(room.group(1))
+                if room
+                else [
+                    command.removeprefix("go to ") for command in admissible if command.startswith("go to ")
+                ]
+            )
             if self._shuffle:
                 self._shuffle(self._rooms)
             return
@@ -105,9 +110,15 @@ class Explorer:
         if _kind(held) != task.object:
             put = "put {} in/on " if self._form == "put" else "move {} to "
             here = sorted(command for command in possible if command.startswith(put.format(held)))
-            places = [self._origin, *self._rooms]  # released games keep some things where they cannot be put back
-            return here[0] if here else self._nearest(
-                [(name, put_command(self._form, held, name)) for name in places], possible)
+            places = [
+                self._origin,
+                *self._rooms,
+            ]  # released games keep some things where they cannot be put back
+            return (
+                here[0]
+                if here
+                else self._nearest([(name, put_command(self._form, held, name)) for name in places], possible)
+            )
         if task.toggle:
             for receptacle, content in self._content.items():
                 for lamp in content:
@@ -116,9 +127,12 @@ class Explorer:
             return None
         if self._treatment and held not in self._treated:
             tools = [name for name in self._rooms if _kind(name) in _TOOLS[self._treatment]]
-            return self._nearest([(tool, f"{self._treatment} {held} with {tool}") for tool in tools], possible)
+            return self._nearest(
+                [(tool, f"{self._treatment} {held} with {tool}") for tool in tools], possible
+            )
         return self._nearest(
-            [(name, put_command(self._form, held, name)) for name in self._destinations()], possible)
+            [(name, put_command(self._form, held, name)) for name in self._destinations()], possible
+        )
 
     def _fetch(self, possible: frozenset[str]) -> str | None:
         """The next command towards a thing that was seen; None when none was."""
@@ -126,14 +140,25 @@ class Explorer:
         if self._task.kind == "pick_two_obj_and_place" and self._there(self._destinations()[0]):
             done = self._destinations()[0]
         return self._nearest(
-            [(name, f"take {thing} from {name}") for name in self._rooms if name != done
-             for thing in self._content.get(name, ()) if _kind(thing) == self._task.object], possible)
+            [
+                (name, f"take {thing} from {name}")
+                for name in self._rooms
+                if name != done
+                for thing in self._content.get(name, ())
+                if _kind(thing) == self._task.object
+            ],
+            possible,
+        )
 
     def _search(self, possible: frozenset[str]) -> str | None:
         """The next command of the search: the first receptacle whose inside was not seen."""
         lamp = bool(self._task.toggle) and _kind(self._held) == self._task.object
         for name in self._rooms:
-            if name in self._content or (lamp and name in self._closed):  # nobody keeps a lamp behind a door
+            if name in self._content:
+                continue
+            if lamp and f"open {name}" in possible:
+                self._closed.add(name)
+            if lamp and name in self._closed:  # nobody keeps a lamp behind a door
                 continue
             for command in (f"open {name}", f"go to {name}", f"examine {name}"):
                 if command in possible:
@@ -152,7 +177,10 @@ class Explorer:
 
     def _there(self, receptacle: str) -> set[str]:
         """Things of the goal's type in a receptacle."""
-        things = {*self._content.get(receptacle, ()), *(o for o, r in self._placed.items() if r == receptacle)}
+        things = {
+            *self._content.get(receptacle, ()),
+            *(o for o, r in self._placed.items() if r == receptacle),
+        }
         return {thing for thing in things if _kind(thing) == self._task.object}
 
     def _nearest(self, choices: list[tuple[str, str]], possible: frozenset[str]) -> str | None:

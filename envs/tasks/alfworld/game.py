@@ -4,9 +4,9 @@ import json
 import os
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Mapping
 
 from envs.tasks.alfworld import grammar as grammars
 from envs.tasks.alfworld import pddl
@@ -35,7 +35,9 @@ class Game:
     openable: frozenset[int]
     opened: frozenset[int]
     inside: tuple[tuple[int, ...], ...]  # objects of each receptacle
-    object_places: tuple[frozenset[int], ...]  # locations of each object (slicing asks for it, not for the receptacle)
+    object_places: tuple[
+        frozenset[int], ...
+    ]  # locations of each object (slicing asks for it, not for the receptacle)
     nested: Mapping[int, tuple[int, ...]]  # object that holds objects -> what it holds
     facts: Mapping[str, frozenset[int]]  # one-place facts on objects: pickupable, ishot, cleanable, ...
     holds: int  # object in hand, -1 for none
@@ -62,8 +64,13 @@ class Game:
         ids = sorted({argument for rows in facts.values() for row in rows for argument in row})
         names = entity_names(ids)
 
-        spots = sorted({row[-1] for key in ("receptacleatlocation", "objectatlocation", "atlocation")
-                        for row in facts.get(key, ())})
+        spots = sorted(
+            {
+                row[-1]
+                for key in ("receptacleatlocation", "objectatlocation", "atlocation")
+                for row in facts.get(key, ())
+            }
+        )
         spot = {id: i for i, id in enumerate(spots)}
         where = dict(_pairs(facts, "receptacleatlocation"))
         if len(where) != len(facts["receptacleatlocation"]):
@@ -105,12 +112,28 @@ class Game:
             inside=tuple(tuple(sorted(things)) for things in inside),
             object_places=tuple(frozenset(at) for at in places),
             nested={outer: tuple(inner) for outer, inner in nested.items()},
-            facts={key: _indices(facts, key, number) for key in (
-                "pickupable", "toggleable", "sliceable", "cleanable", "heatable", "coolable", "isreceptacleobject",
-                "istoggled", "issliced", "isclean", "ishot", "iscool")},
+            facts={
+                key: _indices(facts, key, number)
+                for key in (
+                    "pickupable",
+                    "toggleable",
+                    "sliceable",
+                    "cleanable",
+                    "heatable",
+                    "coolable",
+                    "isreceptacleobject",
+                    "istoggled",
+                    "issliced",
+                    "isclean",
+                    "ishot",
+                    "iscool",
+                )
+            },
             holds=number[held[0][1]] if held else -1,
-            can_contain=frozenset((holder.removesuffix("type"), thing.removesuffix("type"))
-                                  for holder, thing in _pairs(facts, "cancontain")),
+            can_contain=frozenset(
+                (holder.removesuffix("type"), thing.removesuffix("type"))
+                for holder, thing in _pairs(facts, "cancontain")
+            ),
             sinks=sinks,
             helps=helps and grammar.help is not None,
         )
@@ -126,10 +149,16 @@ class Game:
     @cached_property
     def goal_objects(self) -> frozenset[int]:
         """Objects of the type the goal asks for that can be brought into the state it asks for."""
-        able = {"pick_clean_then_place_in_recep": "cleanable", "pick_heat_then_place_in_recep": "heatable",
-                "pick_cool_then_place_in_recep": "coolable"}.get(self.task.kind)
-        return frozenset(o for o, kind in enumerate(self.object_types)
-                         if kind == self.task.object and (able is None or o in self.facts[able]))
+        able = {
+            "pick_clean_then_place_in_recep": "cleanable",
+            "pick_heat_then_place_in_recep": "heatable",
+            "pick_cool_then_place_in_recep": "coolable",
+        }.get(self.task.kind)
+        return frozenset(
+            o
+            for o, kind in enumerate(self.object_types)
+            if kind == self.task.object and (able is None or o in self.facts[able])
+        )
 
     @cached_property
     def goal_receptacles(self) -> tuple[int, ...]:
@@ -139,8 +168,10 @@ class Game:
     @cached_property
     def accepts(self) -> tuple[frozenset[str], ...]:
         """The object types each receptacle takes."""
-        return tuple(frozenset(thing for holder, thing in self.can_contain if holder == kind)
-                     for kind in self.receptacle_types)
+        return tuple(
+            frozenset(thing for holder, thing in self.can_contain if holder == kind)
+            for kind in self.receptacle_types
+        )
 
 
 def entity_names(ids: list[str]) -> dict[str, str]:
@@ -169,5 +200,7 @@ def _pairs(facts: Mapping[str, list[tuple[str, ...]]], key: str) -> list[tuple[s
     return [(row[0], row[1]) for row in facts.get(key, ())]
 
 
-def _indices(facts: Mapping[str, list[tuple[str, ...]]], key: str, number: Mapping[str, int]) -> frozenset[int]:
+def _indices(
+    facts: Mapping[str, list[tuple[str, ...]]], key: str, number: Mapping[str, int]
+) -> frozenset[int]:
     return frozenset(number[row[0]] for row in facts.get(key, ()) if row[0] in number)

@@ -4,26 +4,29 @@
 `initial_state.pddl` and `game.tw-pddl`, which both engines and the real stack's loader read.
 """
 
+import contextlib
 import json
 import os
 import random
 import shutil
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Sequence
 
 from envs.tasks.alfworld.engine import FastEngine
-from envs.tasks.alfworld.plans import walkthrough
 from envs.tasks.alfworld.game import Game
 from envs.tasks.alfworld.pddl import TASK_TYPES
+from envs.tasks.alfworld.plans import walkthrough
 from envs.tasks.alfworld.problem import Room, problem_text, wording
 from envs.tasks.alfworld.source import ROOMS, Fixture, Scene, Source, entity, read_source, source_path
 
 UNSEEN_SCENES = (10, 219, 308, 424)  # the published held-out rooms
 SPLITS = ("train", "valid_seen", "valid_unseen")
-_TOOLS = {"pick_clean_then_place_in_recep": ("Cleanable", "SinkBasin"),
-          "pick_heat_then_place_in_recep": ("Heatable", "Microwave"),
-          "pick_cool_then_place_in_recep": ("Coolable", "Fridge")}
+_TOOLS = {
+    "pick_clean_then_place_in_recep": ("Cleanable", "SinkBasin"),
+    "pick_heat_then_place_in_recep": ("Heatable", "Microwave"),
+    "pick_cool_then_place_in_recep": ("Coolable", "Fridge"),
+}
 _LAMP_STANDS = ("SideTable", "Desk", "Dresser", "Shelf", "CoffeeTable", "DiningTable")
 _COPIES = (0.6, 0.3, 0.1)  # chance of one, two, three things of a type (ALFRED: at most three)
 _ATTEMPTS = 200  # draws before a split counts as exhausted
@@ -38,6 +41,10 @@ class Goal:
     receptacle: str
     toggle: str
     scene: Scene
+
+    @property
+    def folder(self) -> str:
+        return f"{self.kind}-{self.object}-None-{self.receptacle or self.toggle}-{self.scene.number}"
 
 
 def make_games(
@@ -89,34 +96,58 @@ def make_games(
     rooms = tuple(room_types) or tuple(ROOMS)
     known = [scene for scene in data.scenes.values() if scene.room in rooms]
     unseen = [scene for scene in known if scene.number in set(unseen_scenes)]
-    seen = [scene for scene in known if scene.number not in set(unseen_scenes)
-            and (not scenes or scene.number in set(scenes))
-            and (not max_receptacles or len(scene.fixtures) <= max_receptacles)]
+    seen = [
+        scene
+        for scene in known
+        if scene.number not in set(unseen_scenes)
+        and (not scenes or scene.number in set(scenes))
+        and (not max_receptacles or len(scene.fixtures) <= max_receptacles)
+    ]
     logic = wording(data, form)
     final = Path(out_dir) / "json_2.1.1"
-    if final.exists():
-        raise ValueError(f"{final} holds games already; remove it or choose another out_dir")
-    partial = Path(out_dir) / f"json_2.1.1.partial-{os.getpid()}"
-    shutil.rmtree(partial, ignore_errors=True)
-    made: dict[str, list[Path]] = {}
+    made: dict[str, list[str]] = {}
     taken: set[tuple] = set()
     # Validation first: its games do not change with the number of training games.
-    for split, count, where in (
-        ("valid_unseen", valid_unseen, unseen), ("valid_seen", valid_seen, seen), ("train", train, seen)):
-        goals = _goals(data, where, names) if count else {}
-        if count and not goals:
-            raise ValueError(f"no room can host {split=}: {room_types=}, {scenes=}, {max_receptacles=}, {task_types=}")
-        kinds = [name for name in names if name in goals]
-        made[split] = []
-        for index in range(count):
-            made[split].append(_make(
-                data, partial / split, goals[kinds[index % len(kinds)]], taken, logic=logic,
-                clutter=clutter, seed=seed, split=split, index=index))
-            if progress is not None:
-                progress(split, index + 1, count)
-    partial.mkdir(parents=True, exist_ok=True)
-    partial.rename(final)
-    return {split: [str(final / trial.relative_to(partial)) for trial in made[split]] for split in SPLITS}
+    plan = (("valid_unseen", valid_unseen, unseen), ("valid_seen", valid_seen, seen), ("train", train, seen))
+    with _all_at_once(final) as folder:
+        for split, count, where in plan:
+            goals = _goals(data, where, names) if count else {}
+            if count and not goals:
+                raise ValueError(
+                    f"no room can host {split=}: {room_types=}, {scenes=}, {max_receptacles=}, {task_types=}"
+                )
+            kinds = [name for name in names if name in goals]
+            made[split] = []
+            for index in range(count):
+                draws = (random.Random(f"{seed} {split} {index} {attempt}") for attempt in range(_ATTEMPTS))
+                found = _draw(data, goals[kinds[index % len(kinds)]], taken, draws, clutter=clutter)
+                if found is None:
+                    raise ValueError(
+                        f"{split} has no more than {index} distinct games; "
+                        "ask for fewer, or for more rooms or task types"
+                    )
+                goal, room, rng = found
+                trial = Path(split) / goal.folder / f"trial_M{seed}_{index:06d}"
+                _write(data, folder / trial, goal, room, rng, logic=logic)
+                made[split].append(str(final / trial))
+                if progress is not None:
+                    progress(split, index + 1, count)
+    return {split: made[split] for split in SPLITS}
+
+
+@contextlib.contextmanager
+def _all_at_once(final: Path) -> Iterator[Path]:
+    """Gives a directory to fill, which becomes `final` when all went well and goes away when not."""
+    if final.exists():
+        raise ValueError(f"{final} holds games already; remove it or choose another out_dir")
+    partial = final.with_name(f"{final.name}.partial-{os.getpid()}")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        partial.rename(final)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _goals(source: Source, scenes: Sequence[Scene], names: Sequence[str]) -> dict[str, dict[int, list[Goal]]]:
@@ -124,38 +155,50 @@ def _goals(source: Source, scenes: Sequence[Scene], names: Sequence[str]) -> dic
     found: dict[str, dict[int, list[Goal]]] = {}
     for scene in scenes:
         kinds = sorted({fixture.kind for fixture in scene.fixtures})
-        homes = {thing: {kind for kind in kinds if thing in source.contains[kind]} for thing in scene.movables}
+        homes = {
+            thing: {kind for kind in kinds if thing in source.contains[kind]} for thing in scene.movables
+        }
         for name in names:
             ability, tool = _TOOLS.get(name, ("", ""))
             if name == "look_at_obj_in_light":
-                asked = [Goal(name, thing, "", "DeskLamp", scene) for thing in scene.movables if homes[thing]
-                         and scene.lamps and set(kinds) & set(_LAMP_STANDS)]
+                asked = [
+                    Goal(name, thing, "", "DeskLamp", scene)
+                    for thing in scene.movables
+                    if homes[thing] and scene.lamps and set(kinds) & set(_LAMP_STANDS)
+                ]
             else:
                 # A thing must have a place to be found that is not where it is to be brought.
-                asked = [Goal(name, thing, target, "", scene) for thing in scene.movables for target in homes[thing]
-                         if homes[thing] - {target} and target != tool
-                         and (not tool or (tool in kinds and thing in source.actions[ability]))]
+                asked = [
+                    Goal(name, thing, target, "", scene)
+                    for thing in scene.movables
+                    for target in homes[thing]
+                    if homes[thing] - {target}
+                    and target != tool
+                    and (not tool or (tool in kinds and thing in source.actions[ability]))
+                ]
             if asked:
                 asked.sort(key=lambda goal: (goal.object, goal.receptacle))
                 found.setdefault(name, {})[scene.number] = asked
     return found
 
 
-def _make(source: Source, folder: Path, goals: dict[int, list[Goal]], taken: set[tuple], *, logic: dict[str, str],
-          clutter: float, seed: int, split: str, index: int) -> Path:
-    for attempt in range(_ATTEMPTS):
-        rng = random.Random(f"{seed} {split} {index} {attempt}")
+def _draw(
+    source: Source,
+    goals: dict[int, list[Goal]],
+    taken: set[tuple],
+    draws: Iterator[random.Random],
+    *,
+    clutter: float,
+) -> tuple[Goal, Room, random.Random] | None:
+    """The first draw that is no game of `taken`, which it joins; None when all are."""
+    for rng in draws:
         goal = rng.choice(goals[rng.choice(sorted(goals))])
         room = _furnish(source, goal, rng, clutter=clutter)
-        key = (goal.scene.number, goal.kind, goal.object, goal.receptacle, room.key())
-        if key in taken:
-            continue
-        taken.add(key)
-        trial = f"trial_M{seed}_{index:06d}"
-        where = folder / f"{goal.kind}-{goal.object}-None-{goal.receptacle or goal.toggle}-{goal.scene.number}" / trial
-        _write(source, where, goal, room, rng, logic=logic)
-        return where
-    raise ValueError(f"{split} has no more than {index} distinct games; ask for fewer, or for more rooms or task types")
+        key = (goal.folder, room.key())
+        if key not in taken:
+            taken.add(key)
+            return goal, room, rng
+    return None
 
 
 def _furnish(source: Source, goal: Goal, rng: random.Random, *, clutter: float) -> Room:
@@ -191,13 +234,19 @@ def _furnish(source: Source, goal: Goal, rng: random.Random, *, clutter: float) 
     return Room(scene=scene, start=rng.choice(scene.starts), things=tuple(things))
 
 
-def _write(source: Source, where: Path, goal: Goal, room: Room, rng: random.Random, *, logic: dict[str, str]) -> None:
+def _write(
+    source: Source, where: Path, goal: Goal, room: Room, rng: random.Random, *, logic: dict[str, str]
+) -> None:
     expression, sentences = source.goals[goal.kind]
     params = {"obj": goal.object, "recep": goal.receptacle, "toggle": goal.toggle, "mrecep": ""}
     asked = rng.choice(sentences).format(**{key: value.lower() for key, value in params.items()})
     problem = problem_text(source, room, expression.format(**params), name=where.name)
-    game = {"pddl_domain": logic["domain"], "grammar": logic["grammar"].replace("UNKNOWN GOAL", asked),
-            "pddl_problem": problem, "solvable": True}
+    game = {
+        "pddl_domain": logic["domain"],
+        "grammar": logic["grammar"].replace("UNKNOWN GOAL", asked),
+        "pddl_problem": problem,
+        "solvable": True,
+    }
     parsed = Game.parse(game, path=str(where))
     walk = walkthrough(parsed)
     engine = FastEngine(parsed)
@@ -206,8 +255,13 @@ def _write(source: Source, where: Path, goal: Goal, room: Room, rng: random.Rand
     trajectory = {
         "task_id": where.name,
         "task_type": goal.kind,
-        "pddl_params": {"mrecep_target": "", "object_sliced": False, "object_target": goal.object,
-                        "parent_target": goal.receptacle, "toggle_target": goal.toggle},
+        "pddl_params": {
+            "mrecep_target": "",
+            "object_sliced": False,
+            "object_target": goal.object,
+            "parent_target": goal.receptacle,
+            "toggle_target": goal.toggle,
+        },
         "scene": {"floor_plan": f"FloorPlan{goal.scene.number}", "scene_num": goal.scene.number},
         "turk_annotations": {"anns": [{"task_desc": f"{asked}.", "high_descs": []}]},
         "plan": {"high_pddl": []},

@@ -9,9 +9,9 @@ so that a grammar of other logic is refused instead of being played wrongly.
 import functools
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Mapping
 
 _GOAL = re.compile(r'"Your task is to: ((?:[^"\\]|\\.)*)"')
 _BLOCK = re.compile(r'grammar\s*::\s*"""(.*?)"""', re.S)
@@ -71,8 +71,10 @@ _LOGIC: dict[str, tuple[tuple[str, str], ...]] = {
     "look-variations": (("", f"r.name | {_HERE}"),),
     "list_objects_on_the_floor": ((_FLOOR, f"#overview(o)# | {_FLOOR}"), ("", "")),
     "list_appliances": (
-        ("receptacleatlocation(r:receptacle, l:location)",
-         "#overview(r)# | receptacleatlocation(r:receptacle, l:location)"),
+        (
+            "receptacleatlocation(r:receptacle, l:location)",
+            "#overview(r)# | receptacleatlocation(r:receptacle, l:location)",
+        ),
         ("", ""),
     ),
     "list_empty": (("", ""),),
@@ -81,13 +83,30 @@ _LOGIC: dict[str, tuple[tuple[str, str], ...]] = {
 }
 _OVERVIEWS = {"overview(o)": "{o.indefinite} {o.name}", "overview(r)": "{r.indefinite} {r.name or r.id}"}
 
+# The commands that the engine speaks; how things are put down is the one difference between the forms.
+_COMMANDS = {
+    "GotoLocation": "go to {r}",
+    "OpenObject": "open {r}",
+    "CloseObject": "close {r}",
+    "PickupObject": "take {o} from {r}",
+    "CleanObject": "clean {o} with {r}",
+    "HeatObject": "heat {o} with {r}",
+    "CoolObject": "cool {o} with {r}",
+    "ToggleObject": "use {o}",
+    "SliceObject": "slice {co} with {ko}",
+    "examineReceptacle": "examine {r}",
+    "examineObject": "examine {o}",
+    "look": "look",
+    "inventory": "inventory",
+}
+_PUT = {"put {o} in/on {r}": "put", "move {o} to {r}": "move"}
+
 
 @dataclass(frozen=True)
 class Grammar:
-    """What a game says. `rules` and `templates` hold `str.format` texts over names (`{r}`, `{o}`, `{list}`, ...)."""
+    """What a game says. `rules` holds `str.format` texts over names (`{r}`, `{o}`, `{list}`, ...)."""
 
     form: str  # "put" (released games) or "move" (alfworld 0.4)
-    templates: Mapping[str, str]  # action -> command, "open {r}"
     rules: Mapping[str, tuple[str, ...]]  # rule -> its sentences, in the order of their conditions
     help: str | None  # the answer to `help`; None where the grammar has no such action
 
@@ -114,18 +133,25 @@ def _parse(text: str) -> Grammar:
     for name, expected in _LOGIC.items():
         read = tuple((alt.get("condition", ""), _list_of(alt["rhs"])) for alt in raw.get(name, ()))
         if read != expected:
-            raise ValueError(f"the grammar's rule {name!r} has other conditions; play it with engine='textworld'")
+            raise ValueError(
+                f"the grammar's rule {name!r} has other conditions; play it with engine='textworld'"
+            )
     for name, expected in _OVERVIEWS.items():
         if [alt["rhs"] for alt in raw.get(name, ())] != [expected]:
-            raise ValueError(f"the grammar's rule {name!r} is not {expected!r}; play it with engine='textworld'")
+            raise ValueError(
+                f"the grammar's rule {name!r} is not {expected!r}; play it with engine='textworld'"
+            )
     # "go to [{r.name | ...}]" lists the one receptacle of the action.
-    templates["GotoLocation"] = _LIST.sub("{r}", templates["GotoLocation"])
-    put = templates["PutObject"]
-    if put not in ("put {o} in/on {r}", "move {o} to {r}"):
-        raise ValueError(f"unknown text form {put!r}; known: 'put {{o}} in/on {{r}}', 'move {{o}} to {{r}}'")
+    templates["GotoLocation"] = _LIST.sub("{r}", templates.get("GotoLocation", ""))
+    for action, command in _COMMANDS.items():
+        if templates.get(action) != command:
+            raise ValueError(f"the command of {action} is {templates.get(action)!r}, not {command!r}")
+    put = templates.get("PutObject", "")
+    if put not in _PUT:
+        raise ValueError(f"unknown text form {put!r}; known: {', '.join(map(repr, _PUT))}")
     rules = {name: tuple(_sentence(alt["rhs"]) for alt in raw[name]) for name in _LOGIC}
     helping = _sentence(raw["help.feedback"][0]["rhs"]) if "help" in templates else None
-    return Grammar(put.split()[0], MappingProxyType(templates), MappingProxyType(rules), helping)
+    return Grammar(_PUT[put], MappingProxyType(rules), helping)
 
 
 def _list_of(rhs: str) -> str:

@@ -7,8 +7,8 @@ import functools
 import hashlib
 import re
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Mapping
 
 _FACT = re.compile(r"\(([a-z]+)((?:\s+[^()\s]+)+)\s*\)")
 _ACTIONS = re.compile(r"\(:action (\w+) ")
@@ -78,14 +78,18 @@ def domain(text: str) -> tuple[frozenset[str], bool]:
     rules = _normal(text)
     sinks = _SINKS.search(rules)
     if sinks is None:
-        raise ValueError("the domain has no CleanObject action of the published kind; play with engine='textworld'")
+        raise ValueError(
+            "the domain has no CleanObject action of the published kind; play with engine='textworld'"
+        )
     kinds = frozenset(name.removesuffix("type") for name in re.findall(r"\?r (\w+)\)", sinks.group(2)))
     helps = "help" in _ACTIONS.findall(rules)
     rules = _SINKS.sub(r"\1\3", rules)
     rules = re.sub(r" \(:action help .*?\(checked \?a\)\)\)", "", rules)
     digest = hashlib.sha256(rules.replace(" ", "").encode()).hexdigest()[:16]
     if digest != _DOMAIN_DIGEST:
-        raise ValueError(f"the domain's rules ({digest=}) are not the published ones; play with engine='textworld'")
+        raise ValueError(
+            f"the domain's rules ({digest=}) are not the published ones; play with engine='textworld'"
+        )
     return kinds, helps
 
 

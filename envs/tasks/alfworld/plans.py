@@ -1,7 +1,7 @@
 """Solving a game with its state known: the shortest walkthrough."""
 
+from collections.abc import Iterator
 from itertools import permutations
-from typing import Iterator
 
 from envs.tasks.alfworld.game import Game
 
@@ -44,7 +44,9 @@ class _Plan:
 
     def put(self, thing: int, receptacle: int) -> None:
         self.go(receptacle, open=True)
-        self.commands.append(put_command(self.game.form, self.game.objects[thing], self.game.receptacles[receptacle]))
+        self.commands.append(
+            put_command(self.game.form, self.game.objects[thing], self.game.receptacles[receptacle])
+        )
 
 
 def put_command(form: str, thing: str, receptacle: str) -> str:
@@ -55,13 +57,21 @@ def put_command(form: str, thing: str, receptacle: str) -> str:
 def _plans(game: Game) -> Iterator[_Plan]:
     """All sensible plans: every choice of object, tool and target, in the order the task asks for."""
     held, task = game.holds, game.task
-    sources = [(o, r) for r, inside in enumerate(game.inside) for o in inside
-               if o in game.goal_objects and o in game.facts["pickupable"]]
+    sources = [
+        (o, r)
+        for r, inside in enumerate(game.inside)
+        for o in inside
+        if o in game.goal_objects and o in game.facts["pickupable"]
+    ]
     if held >= 0:
         raise ValueError("walkthroughs start with empty hands")
     if task.kind == "look_at_obj_in_light":
-        lamps = [(o, r) for r, inside in enumerate(game.inside) for o in inside
-                 if game.object_types[o] == task.toggle and o in game.facts["toggleable"]]
+        lamps = [
+            (o, r)
+            for r, inside in enumerate(game.inside)
+            for o in inside
+            if game.object_types[o] == task.toggle and o in game.facts["toggleable"]
+        ]
         for thing, source in sources:
             for lamp, stand in lamps:
                 plan = _Plan(game)

@@ -65,7 +65,10 @@ def problem_text(source: Source, room: Room, goal: str, *, name: str) -> str:
     init = [f"atLocation agent1 {mangle(room.start)}"]
     for fixture in fixtures:
         id = mangle(fixture.id)
-        init += [f"receptacleType {id} {fixture.kind}Type", f"receptacleAtLocation {id} {mangle(fixture.location)}"]
+        init += [
+            f"receptacleType {id} {fixture.kind}Type",
+            f"receptacleAtLocation {id} {mangle(fixture.location)}",
+        ]
         if fixture.kind in source.openable:
             init.append(f"openable {id}")
     present = {kind for _, kind, _ in things}
@@ -73,8 +76,11 @@ def problem_text(source: Source, room: Room, goal: str, *, name: str) -> str:
         init += [f"canContain {kind}Type {thing}Type" for thing in sorted(source.contains[kind] & present)]
     for id, kind, fixture in things:
         id = mangle(id)
-        init += [f"objectType {id} {kind}Type", f"inReceptacle {id} {mangle(fixture.id)}",
-                 f"objectAtLocation {id} {mangle(fixture.location)}"]
+        init += [
+            f"objectType {id} {kind}Type",
+            f"inReceptacle {id} {mangle(fixture.id)}",
+            f"objectAtLocation {id} {mangle(fixture.location)}",
+        ]
         abilities = [action.lower() for action, kinds in sorted(source.actions.items()) if kind in kinds]
         if kind in source.movable_receptacles:
             abilities.append("isReceptacleObject")

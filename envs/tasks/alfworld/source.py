@@ -11,14 +11,19 @@ import json
 import os
 import random
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any
 
 import numpy as np
 
 ROOMS: dict[str, range] = {
-    "kitchen": range(1, 31), "livingroom": range(201, 231), "bedroom": range(301, 331), "bathroom": range(401, 431)}
+    "kitchen": range(1, 31),
+    "livingroom": range(201, 231),
+    "bedroom": range(301, 331),
+    "bathroom": range(401, 431),
+}
 # Receptacles that floor plans name but do not place: how many of each a room gets.
 _UNPLACED = {"StoveBurner": 4}
 _TABLE_HEIGHT = 0.8  # metres, for receptacles that are invented
@@ -73,8 +78,14 @@ def read_source(path: str) -> Source:
         for number in numbers:
             stem = f"gen/layouts/FloorPlan{number}-"
             scenes[number] = _scene(
-                number, room, json.loads(read(stem + "openable.json")), json.loads(read(stem + "objects.json")),
-                np.load(io.BytesIO(read(stem + "layout.npy"))), fixed=fixed, carried=carried)
+                number,
+                room,
+                json.loads(read(stem + "openable.json")),
+                json.loads(read(stem + "objects.json")),
+                np.load(io.BytesIO(read(stem + "layout.npy"))),
+                fixed=fixed,
+                carried=carried,
+            )
     return Source(
         domain=read("data/alfred.pddl").decode(),
         grammar=read("data/alfred.twl2").decode(),
@@ -95,8 +106,10 @@ def _reader(path: str):
     for base in (root, root / "alfworld"):
         if (base / "gen" / "layouts").is_dir():
             return lambda name: (base / name).read_bytes()
-    raise ValueError(f"source={path!r} is neither an alfworld wheel nor its package directory "
-                     "(pip download --no-deps alfworld==0.4.2)")
+    raise ValueError(
+        f"source={path!r} is neither an alfworld wheel nor its package directory "
+        "(pip download --no-deps alfworld==0.4.2)"
+    )
 
 
 def _constants(text: str) -> dict[str, Any]:
@@ -116,7 +129,9 @@ def _constants(text: str) -> dict[str, Any]:
         elif isinstance(target, ast.Subscript) and isinstance(value, ast.Subscript):
             table = found.get(ast.unparse(target.value))
             if table is not None:
-                table[ast.literal_eval(target.slice)] = found[ast.unparse(value.value)][ast.literal_eval(value.slice)]
+                table[ast.literal_eval(target.slice)] = found[ast.unparse(value.value)][
+                    ast.literal_eval(value.slice)
+                ]
     return found
 
 
@@ -125,12 +140,23 @@ def _goals(text: str) -> dict[str, tuple[str, tuple[str, ...]]]:
     for node in ast.parse(text).body:
         if isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Subscript):
             goal = ast.literal_eval(node.value)
-            found[ast.literal_eval(target.slice)] = (goal["pddl"].replace(" # ", " - "), tuple(goal["templates"]))
+            found[ast.literal_eval(target.slice)] = (
+                goal["pddl"].replace(" # ", " - "),
+                tuple(goal["templates"]),
+            )
     return found
 
 
-def _scene(number: int, room: str, placed: dict[str, list[float]], kinds: list[str], points: np.ndarray, *,
-           fixed: frozenset[str], carried: frozenset[str]) -> Scene:
+def _scene(
+    number: int,
+    room: str,
+    placed: dict[str, list[float]],
+    kinds: list[str],
+    points: np.ndarray,
+    *,
+    fixed: frozenset[str],
+    carried: frozenset[str],
+) -> Scene:
     fixtures = []
     for name, (x, z, turn, down) in placed.items():
         parts = name.split("|")
@@ -146,7 +172,9 @@ def _scene(number: int, room: str, placed: dict[str, list[float]], kinds: list[s
         for copy in range(_UNPLACED.get(kind, 1)):
             at = x + round(rng.uniform(0.2, 0.5), 2), z + round(rng.uniform(0.2, 0.5), 2) + 0.1 * copy
             id = entity(kind.removesuffix("Basin"), at[0], _TABLE_HEIGHT, at[1])
-            id = f"{id}|{kind}" if kind.endswith("Basin") else id  # "Sink|...|SinkBasin", as the plans write it
+            id = (
+                f"{id}|{kind}" if kind.endswith("Basin") else id
+            )  # "Sink|...|SinkBasin", as the plans write it
             fixtures.append(Fixture(id, kind, location(x, z, turn, 30), *at))
     taken = {fixture.location for fixture in fixtures}
     starts = [location(float(x), float(z), 90 * turn, 30) for x, z in points for turn in range(4)]

@@ -2,10 +2,12 @@
 
 It is the oracle that the fast engine is compared with, and is selected by `engine="textworld"`. It is slow (0.05-0.2 s
 a step, seconds to load a kitchen) and needs the extra `[alfworld]`, which is imported when the first game is loaded.
-Fast Downward keeps its state in the process: run one game per process at a time, and no threads.
+Each game loads its own copy of Fast Downward, so games may take turns in one process; threads break it.
 """
 
 import contextlib
+import copy
+import functools
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -63,6 +65,7 @@ def _arguments_kept() -> Iterator[None]:
         sys.argv = arguments
 
 
+@functools.cache
 def _import() -> tuple[Any, Any, Any]:
     # alfworld makes a directory for its data when imported; nothing here reads it.
     os.environ.setdefault("ALFWORLD_DATA", os.path.join(os.path.expanduser("~"), ".cache", "alfworld"))
@@ -70,4 +73,31 @@ def _import() -> tuple[Any, Any, Any]:
     from alfworld.agents.environment.alfred_tw_env import AlfredDemangler  # pyright: ignore[reportMissingImports]
     from textworld.envs import PddlEnv  # pyright: ignore[reportMissingImports]
 
+    _remember_parses()
     return textworld, PddlEnv, AlfredDemangler
+
+
+def _remember_parses() -> None:
+    """Keeps what TextWorld computes again and again from the same texts; no result changes.
+
+    It parses the same few sentences at every step, which is most of a step's time, and translates the same problem to
+    SAS four times a game, every second time for a planner that is never asked.
+    """
+    import fast_downward  # pyright: ignore[reportMissingImports]
+    from textworld.envs.pddl import textgen  # pyright: ignore[reportMissingImports]
+    from textworld.logic import Rule  # pyright: ignore[reportMissingImports]
+
+    parse_symbols = functools.lru_cache(maxsize=4096)(textgen._parse_and_convert)
+
+    def fresh_symbols(text: str, **options: Any) -> Any:
+        return copy.deepcopy(parse_symbols(text, **options))  # deriving a sentence writes into its symbols
+
+    textgen._parse_and_convert = fresh_symbols
+    Rule.parse_conjunctive_query = functools.lru_cache(maxsize=4096)(Rule.parse_conjunctive_query)
+    translate = functools.lru_cache(maxsize=2)(fast_downward.pddl2sas)
+
+    def plain_translation(domain: str, problem: str, verbose: bool = False, optimize: bool = False) -> Any:
+        del optimize  # the planner's own, shorter form: only `policy_commands` needs it
+        return translate(domain, problem, verbose=verbose)
+
+    fast_downward.pddl2sas = plain_translation

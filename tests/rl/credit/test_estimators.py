@@ -148,14 +148,16 @@ def test_narrow_returns_are_widened():
         assert jax.eval_shape(FUNCTIONS[name], *shapes).dtype == jnp.float32
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_group_split_over_8_devices_equals_one_device(name):
+def test_a_group_split_over_8_devices_equals_one_device():
     data = arrays(*ragged(2))
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:8]), ("data",))
     assert mesh.size == 8
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
-    split = tuple(jax.device_put(x, sharding) for x in data)
-    np.testing.assert_allclose(jax.jit(FUNCTIONS[name])(*split), FUNCTIONS[name](*data), rtol=1e-6, atol=1e-6)
+    split = jax.jit(lambda *columns: {name: FUNCTIONS[name](*columns) for name in NAMES})(
+        *(jax.device_put(column, sharding) for column in data)
+    )
+    for name in NAMES:
+        np.testing.assert_allclose(split[name], FUNCTIONS[name](*data), rtol=1e-6, atol=1e-6)
 
 
 # registry
@@ -253,18 +255,20 @@ def test_report_7_a_missing_return_is_excluded_and_the_others_stay_finite(name, 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_report_9_padding_rows_have_no_effect(name):
-    outcome, group, trajectory = [1.0, 1.0, 0.0, 4.0, 2.0], [0, 0, 0, 1, 1], [0, 0, 1, 2, 3]
-    five = FUNCTIONS[name](*arrays(outcome, group, trajectory, size=5))
-    assert np.abs(five).min() > 0.4
-    # 3 padding rows: a copy of a real row, a NaN, ids out of range
-    eight = arrays(
-        [*outcome, 4.0, np.nan, 9.0],
-        [*group, 1, 0, -1],
-        [*trajectory, 2, 1, -1],
-        [True] * 5 + [False] * 3,
-        size=8,
+    outcome, group, trajectory, _ = ragged(6)
+    outcome = np.nan_to_num(outcome, nan=5.0)
+    assert len(outcome) < SIZE - 3
+    alone = FUNCTIONS[name](*arrays(outcome, group, trajectory, size=len(outcome)))
+    assert np.abs(alone).max() > 0.4
+    # padding rows: copies of real rows, NaN, ids out of range
+    extra = SIZE - len(outcome)
+    padded = arrays(
+        np.r_[outcome, 40.0, np.nan, 9.0, np.repeat(outcome[:1], extra - 3)],
+        np.r_[group, 0, 1, -1, np.repeat(group[:1], extra - 3)],
+        np.r_[trajectory, 2, 1, SIZE, np.repeat(trajectory[:1], extra - 3)],
+        np.arange(SIZE) < len(outcome),
     )
-    np.testing.assert_array_equal(FUNCTIONS[name](*eight), np.r_[five, 0, 0, 0])
+    np.testing.assert_array_equal(FUNCTIONS[name](*padded), np.r_[alone, np.zeros(extra)])
 
 
 def test_report_20_16_draws_with_replacement_stay_groups_of_their_own():

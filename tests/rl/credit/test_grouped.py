@@ -18,17 +18,23 @@ STATISTICS = {
 }
 
 
-def statistics(values, ids, valid, num_segments):
-    """All of them, by name."""
-    values, ids, valid = jnp.asarray(values), jnp.asarray(ids), jnp.asarray(valid)
-    return {"count": grouped.count(ids, valid, num_segments=num_segments)} | {
-        name: getattr(grouped, name)(values, ids, valid, num_segments=num_segments)
+ROWS, SEGMENTS = 40, 12  # one shape for all, so few programs are compiled
+
+
+def statistics(values, ids, valid, dtype=jnp.float32):
+    """All of them, by name, of rows padded to one shape."""
+    extra = ROWS - len(ids)
+    values = jnp.concatenate([jnp.asarray(values, dtype), jnp.full(extra, jnp.nan, dtype)])
+    ids = jnp.asarray(np.r_[ids, np.zeros(extra)], jnp.int32)
+    valid = jnp.asarray(np.r_[valid, np.zeros(extra)], bool)
+    return {"count": grouped.count(ids, valid, num_segments=SEGMENTS)} | {
+        name: getattr(grouped, name)(values, ids, valid, num_segments=SEGMENTS)
         for name in STATISTICS
         if name != "count"
     }
 
 
-def ragged(seed, num_rows=40, num_segments=9):
+def ragged(seed, num_rows=ROWS, num_segments=9):
     random = np.random.default_rng(seed)
     return (
         random.normal(3, 2, num_rows).astype(np.float32),
@@ -38,9 +44,9 @@ def ragged(seed, num_rows=40, num_segments=9):
 
 
 def test_numbers():
-    values = jnp.array([1.0, 2.0, 4.0, 10.0, 7.0])
-    ids = jnp.array([0, 0, 0, 2, 2])
-    valid = jnp.array([True, True, True, True, False])
+    values = [1.0, 2.0, 4.0, 10.0, 7.0]
+    ids = [0, 0, 0, 2, 2]
+    valid = [True, True, True, True, False]
     expected = {
         "count": [3, 0, 1],
         "total": [7, 0, 10],
@@ -50,30 +56,33 @@ def test_numbers():
         "minimum": [1, 0, 10],
         "maximum": [4, 0, 10],
     }
-    result = statistics(values, ids, valid, 3)
+    result = statistics(values, ids, valid)
     for name, numbers in expected.items():
-        np.testing.assert_allclose(result[name], numbers, rtol=1e-6, err_msg=name)
-    # ddof 0: (1 + 4 + 16) / 3 - (7 / 3)^2 = 14 / 9
-    population = grouped.variance(values, ids, valid, num_segments=3, ddof=0)
-    np.testing.assert_allclose(population, [14 / 9, 0, 0], rtol=1e-6)
+        np.testing.assert_allclose(result[name], numbers + [0] * 9, rtol=1e-6, err_msg=name)
+
+
+def test_ddof_0_is_the_population():
+    # (1 + 4 + 16) / 3 - (7 / 3)^2 = 14 / 9, and one row has variance 0 of 0 / 1
+    values, ids, valid = jnp.array([1.0, 2.0, 4.0, 9.0]), jnp.array([0, 0, 0, 1]), jnp.ones(4, bool)
+    population = grouped.variance(values, ids, valid, num_segments=2, ddof=0)
+    np.testing.assert_allclose(population, [14 / 9, 0], rtol=1e-6)
 
 
 def test_against_float64_reference():
     for seed in range(8):
         values, ids, valid = ragged(seed)
-        result = statistics(values, ids, valid, 12)
+        result = statistics(values, ids, valid)
         for name, function in STATISTICS.items():
-            expected = [function(values.astype(np.float64)[(ids == s) & valid]) for s in range(12)]
+            expected = [function(values.astype(np.float64)[(ids == s) & valid]) for s in range(SEGMENTS)]
             np.testing.assert_allclose(result[name], expected, rtol=2e-6, atol=2e-6, err_msg=name)
 
 
 def test_mean_of_equal_values_is_that_value_bit_for_bit():
-    numbers = (0.1, 0.7, 10.0, 1e-3, 123456.7, -3.3, 1 / 3)
-    values, ids = np.repeat(np.asarray(numbers, np.float32), 100), np.repeat(np.arange(7), 100)
-    for size in (1, 3, 7, 100):
-        result = statistics(values, ids, np.tile(np.arange(100) < size, 7), 7)
-        np.testing.assert_array_equal(result["mean"], np.asarray(numbers, np.float32))
-        np.testing.assert_array_equal(result["std"], 0)
+    for size in (1, 3, 7, 39):
+        for value in np.asarray([0.1, 0.7, 10.0, 1e-3, 123456.7, -3.3, 1 / 3], np.float32):
+            result = statistics(np.full(size, value), np.full(size, 2), np.ones(size, bool))
+            assert result["mean"][2] == value
+            assert result["std"][2] == 0
 
 
 def test_rows_brings_statistics_back_and_gives_0_outside():
@@ -84,12 +93,11 @@ def test_rows_brings_statistics_back_and_gives_0_outside():
 
 def test_rows_outside_the_mask_or_the_id_range_do_not_exist():
     values, ids, valid = ragged(3, num_rows=10, num_segments=3)
-    alone = statistics(values, ids, valid, 3)
+    alone = statistics(values, ids, valid)
     more = statistics(
-        np.r_[values, np.nan, np.inf, 99.0, -np.inf].astype(np.float32),
-        np.r_[ids, 0, -1, 3, 1].astype(np.int32),
+        np.r_[values, np.nan, np.inf, 99.0, -np.inf],
+        np.r_[ids, 0, -1, SEGMENTS, 1],
         np.r_[valid, False, True, True, False],
-        3,
     )
     for name in STATISTICS:
         np.testing.assert_array_equal(alone[name], more[name], err_msg=name)
@@ -98,11 +106,9 @@ def test_rows_outside_the_mask_or_the_id_range_do_not_exist():
 def test_gradients_are_finite_at_the_edges_and_nan_does_not_leak():
     # segments: 0 empty, 1 of one, 2 of equal values, 3 with a masked NaN; a valid row of no segment holds inf
     values = jnp.array([2.0, 5.0, 5.0, 1.0, 4.0, jnp.nan, jnp.inf])
-    ids = jnp.array([1, 2, 2, 3, 3, 3, 7])
-    valid = jnp.array([True, True, True, True, True, False, True])
-    gradients = jax.jit(jax.jacrev(lambda v: {k: s.sum() for k, s in statistics(v, ids, valid, 4).items()}))(
-        values
-    )
+    ids = np.array([1, 2, 2, 3, 3, 3, SEGMENTS])
+    valid = np.array([True, True, True, True, True, False, True])
+    gradients = jax.jacrev(lambda v: {k: s.sum() for k, s in statistics(v, ids, valid).items()})(values)
     for name in set(STATISTICS) - {"count"}:
         assert np.isfinite(gradients[name]).all(), name
         assert (gradients[name][5:] == 0).all(), name
@@ -111,11 +117,12 @@ def test_gradients_are_finite_at_the_edges_and_nan_does_not_leak():
 
 def test_gradients_by_finite_differences_in_float64():
     values, ids, valid = ragged(1, num_rows=12, num_segments=3)
+    weight = np.arange(SEGMENTS) - 1.5
     with jax.enable_x64():
 
         def f(v):
-            result = statistics(v, ids, valid, 3)
-            return {name: jnp.dot(jnp.array([1.0, -2.0, 0.5]), result[name]) for name in STATISTICS}
+            result = statistics(v, ids, valid, jnp.float64)
+            return {name: jnp.dot(jnp.asarray(weight), result[name]) for name in STATISTICS}
 
         def differences(v):
             steps = 1e-6 * jnp.eye(12)
@@ -123,9 +130,10 @@ def test_gradients_by_finite_differences_in_float64():
             return jax.tree.map(lambda a, b: (a - b) / 2e-6, up, down)
 
         at = jnp.asarray(values, jnp.float64)
-        numeric, exact = jax.jit(differences)(at), jax.jit(jax.jacrev(f))(at)
+        numeric, exact = jax.jit(lambda v: (differences(v), jax.jacrev(f)(v)))(at)
         for name in STATISTICS:
             np.testing.assert_allclose(exact[name], numeric[name], atol=1e-7, err_msg=name)
+        assert exact["std"].dtype == jnp.float64
 
 
 def test_first_rows_marks_each_segment_once_whatever_the_order():
