@@ -102,7 +102,7 @@ def _games(env: Any, progress: Any) -> Path:
     from rl import cache, downloads
 
     home = cache.directory("alfworld", env.games)
-    if (home / "complete").exists():
+    if (home / "json_2.1.1").is_dir():
         return home
     games = env.games.to_dict()
     total = sum(games[split] for split in ("train", "valid_seen", "valid_unseen"))
@@ -112,7 +112,6 @@ def _games(env: Any, progress: Any) -> Path:
     progress.message(
         f"games in {home}: " + ", ".join(f"{split} {len(paths)}" for split, paths in made.items())
     )
-    (home / "complete").touch()
     return home
 
 

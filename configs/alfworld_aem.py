@@ -33,16 +33,21 @@ EMBEDDED = {
         template="alfworld_compact.txt",
         parser="plain",
         validity="admissible",
-        step_limit=12,
+        brief=True,
+        step_limit=15,
         success_reward=1.0,
+        invalid_penalty=-0.2,
     ),
     "env.games": dict(
         task_types=("pick_and_place_simple", "look_at_obj_in_light", "pick_clean_then_place_in_recep"),
         room_types=("bedroom", "bathroom"),
-        max_receptacles=10,
+        max_receptacles=8,
+        clutter=0.3,
         train=4000,
     ),
-    "warmstart": dict(enabled=True, episodes=3000, steps=300, batch_tokens=4096, muon_learning_rate=0.02, learning_rate=3e-3),
+    "warmstart": dict(
+        enabled=True, episodes=3000, steps=300, batch_tokens=4096, muon_learning_rate=0.02, learning_rate=3e-3
+    ),
     "rollout": dict(
         context="conversation",
         slots=64,
@@ -52,8 +57,8 @@ EMBEDDED = {
         row_buckets=(16, 64),
         width_buckets=(32, 96),
     ),
-    "learner": dict(row_buckets=(128, 192, 256, 384, 512)),
-    "optimizer": dict(learning_rate=3e-4, warmup=5, weight_decay=0.0),
+    "learner": dict(row_buckets=(128, 192, 256, 384, 512), minibatch_responses=400, microbatch_tokens=4096),
+    "optimizer": dict(learning_rate=5e-4, warmup=5, weight_decay=0.0),
     "eval": dict(every=20, games=200, final_games=400),
     "train": dict(iterations=100, checkpoint_every=20),
 }

@@ -107,6 +107,7 @@ def _env() -> ConfigDict:
                 history=2,  # earlier turns in a step prompt
                 parser="tags",  # tags | plain
                 validity="format",  # format | admissible
+                brief=False,  # leave out the sentence of an observation that only repeats the command
                 step_limit=50,
                 success_reward=10.0,
                 invalid_penalty=-0.1,

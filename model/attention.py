@@ -11,7 +11,7 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 FLOOR = -1e30
 # Queries per block once a row is longer: bounds the score array to [B, H, QUERY_BLOCK, T].

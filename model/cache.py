@@ -5,6 +5,8 @@ Not among the shape-checked modules: a pytree dataclass is rebuilt with other le
 
 from __future__ import annotations
 
+from typing import Any
+
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -50,12 +52,13 @@ def empty(config: ModelConfig, *, slots: int, length: int, mesh: Mesh | None = N
     return jax.jit(lambda: empty_buffers(config, rows=slots, length=length), out_shardings=placed)()
 
 
-def shardings(config: ModelConfig, mesh: Mesh, *, slots: int, length: int) -> Cache:
+def shardings(config: ModelConfig, mesh: Mesh, *, slots: int, length: int) -> Any:
     """Tree of NamedSharding like the cache."""
     K, E = config.kv_heads, config.head_size
     keys = rules.sharding(mesh, KEY_AXES, (slots, K, E, length))
     values = rules.sharding(mesh, VALUE_AXES, (slots, K, length, E))
-    return Cache(keys=(keys,) * config.layers, values=(values,) * config.layers)
+    placed: Any = (keys,) * config.layers, (values,) * config.layers
+    return Cache(keys=placed[0], values=placed[1])
 
 
 def view(cache: Cache, rows: jax.Array | None, *, past: int) -> Cache:

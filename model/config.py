@@ -183,7 +183,7 @@ PRESETS: dict[str, ModelConfig] = {
         hidden=512,
         qk_norm=True,
         max_positions=2048,
-    ),  # fmt: skip
+    ),
     "smollm2-135m": _smollm2(576, 30, 9, 3, 1536, theta=100_000.0),
     "smollm2-360m": _smollm2(960, 32, 15, 5, 2560, theta=100_000.0),
     "smollm2-1.7b": _smollm2(2048, 24, 32, 32, 8192, theta=130_000.0),

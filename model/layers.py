@@ -71,7 +71,7 @@ def rotate(
 def heads(
     x: Float[Array, "B T D"], weights: dict[str, Any], cos: jax.Array, sin: jax.Array, *, config: ModelConfig
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(q [B,T,H,E], k [B,T,K,E], v [B,T,K,E]) of a layer's input: normed, projected, biased, normed by head and rotated."""
+    """(q [B,T,H,E], k [B,T,K,E], v [B,T,K,E]) of a layer's input, which is normed here; q and k rotated."""
     x = rms_norm(x, weights["attn_norm"], eps=config.norm_eps)
     q, k, v = (project(x, weights[name]) for name in ("wq", "wk", "wv"))
     if config.qkv_bias:
@@ -82,8 +82,8 @@ def heads(
     return rotate(q, cos, sin), rotate(k, cos, sin), v
 
 
-def project(x: Float[Array, "B T I"], weight: Float[Array, "I *out"]) -> Float[Array, "B T *out"]:
-    """x @ weight, the weight's trailing axes kept apart."""
+def project(x: Float[Array, "B T D"], weight: Float[Array, "D *outputs"]) -> jax.Array:
+    """x @ weight, [B, T, *outputs]: the weight's trailing axes are kept apart."""
     flat = weight.reshape(weight.shape[0], -1)
     return _dense(x, flat).reshape(*x.shape[:2], *weight.shape[1:])
 

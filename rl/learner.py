@@ -83,7 +83,7 @@ class Learner:
         self._gradient = jax.jit(
             functools.partial(_gradient, config=config, settings=settings), donate_argnums=1
         )
-        self._apply = jax.jit(functools.partial(_apply, tx=tx), donate_argnums=(0, 1))
+        self._apply = jax.jit(functools.partial(_apply, tx=tx), donate_argnums=0)
         self._zeros = jax.jit(lambda tree: jax.tree.map(jnp.zeros_like, tree))
 
     def init(self, params: Any) -> TrainState:
@@ -279,7 +279,7 @@ def _apply(
     updates, optimizer = tx.update(grads, state.optimizer, state.params)
     params = optax.apply_updates(state.params, updates)
     norms = {
-        "optimizer/gradient_norm": optax.global_norm(grads),
-        "optimizer/update_norm": optax.global_norm(updates),
+        "optimizer/gradient_norm": optax.tree.norm(grads),
+        "optimizer/update_norm": optax.tree.norm(updates),
     }
     return state.replace(params=params, optimizer=optimizer, step=state.step + 1), norms

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,7 +12,7 @@ from jax.sharding import AxisType, Mesh
 AXES = ("data", "fsdp", "tensor")
 
 
-def make_mesh(data: int, fsdp: int, tensor: int, devices: Sequence[jax.Device] | None = None) -> Mesh:
+def make_mesh(data: int, fsdp: int, tensor: int, devices: Sequence[Any] | None = None) -> Mesh:
     """Mesh with axes ("data", "fsdp", "tensor"): batches are split over data and fsdp, parameters over fsdp,
     heads, feed-forward and vocabulary over tensor.
 

@@ -57,7 +57,9 @@ def test_gradient_against_plain_autodiff():
     def gradients(function):
         return jax.grad(lambda *x: jnp.sin(function(*x)).sum(), argnums=(0, 1, 2))(q, k, v)
 
-    for got, want in zip(gradients(lambda *x: attention.packed(*x, segments)), gradients(plain), strict=True):
+    for got, want in zip(
+        gradients(lambda q, k, v: attention.packed(q, k, v, segments)), gradients(plain), strict=True
+    ):
         np.testing.assert_allclose(got, want, atol=2e-6)
 
 

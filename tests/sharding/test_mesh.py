@@ -19,5 +19,6 @@ def test_one_size_may_be_left_open():
 
 @pytest.mark.parametrize("sizes", [(3, 1, 1), (-1, 3, 1), (-1, -1, 2), (0, 1, 8), (-1, 0, 1)])
 def test_sizes_that_do_not_fit(sizes):
+    data, fsdp, tensor = sizes
     with pytest.raises(ValueError, match=r"config\.mesh|at most one"):
-        make_mesh(*sizes, jax.devices()[:8])
+        make_mesh(data, fsdp, tensor, jax.devices()[:8])

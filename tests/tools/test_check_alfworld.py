@@ -1,5 +1,6 @@
 """The lock-step check itself: it must see differences. The real stack is played by a fast engine, true or false."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -95,7 +96,10 @@ def test_games_are_found_in_equal_shares(games):
 
 def test_engine_speed(games, capsys):
     assert check_alfworld.main([f"--data={games[0]}", "--engine_speed", "--seconds=0.2"]) == 0
-    assert "steps/s over 18 games, one process" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert re.fullmatch(
+        r"fast engine: [\d,]+ steps/s \([\d,]+ a CPU second\) over 18 games, one process\n", said
+    )
 
 
 def test_no_games(tmp_path, capsys):

@@ -62,10 +62,11 @@ def test_numbers():
 
 
 def test_ddof_0_is_the_population():
-    # (1 + 4 + 16) / 3 - (7 / 3)^2 = 14 / 9, and one row has variance 0 of 0 / 1
-    values, ids, valid = jnp.array([1.0, 2.0, 4.0, 9.0]), jnp.array([0, 0, 0, 1]), jnp.ones(4, bool)
-    population = grouped.variance(values, ids, valid, num_segments=2, ddof=0)
-    np.testing.assert_allclose(population, [14 / 9, 0], rtol=1e-6)
+    # (1 + 4 + 16) / 3 - (7 / 3)^2 = 14 / 9, and one row has variance 0 / 1
+    values = jnp.zeros(ROWS).at[:4].set(jnp.array([1.0, 2.0, 4.0, 9.0]))
+    ids, valid = jnp.zeros(ROWS, jnp.int32).at[3].set(1), jnp.arange(ROWS) < 4
+    population = grouped.variance(values, ids, valid, num_segments=SEGMENTS, ddof=0)
+    np.testing.assert_allclose(population[:2], [14 / 9, 0], rtol=1e-6)
 
 
 def test_against_float64_reference():
@@ -108,7 +109,9 @@ def test_gradients_are_finite_at_the_edges_and_nan_does_not_leak():
     values = jnp.array([2.0, 5.0, 5.0, 1.0, 4.0, jnp.nan, jnp.inf])
     ids = np.array([1, 2, 2, 3, 3, 3, SEGMENTS])
     valid = np.array([True, True, True, True, True, False, True])
-    gradients = jax.jacrev(lambda v: {k: s.sum() for k, s in statistics(v, ids, valid).items()})(values)
+    gradients = jax.jit(
+        jax.jacrev(lambda v: {name: s.sum() for name, s in statistics(v, ids, valid).items()})
+    )(values)
     for name in set(STATISTICS) - {"count"}:
         assert np.isfinite(gradients[name]).all(), name
         assert (gradients[name][5:] == 0).all(), name
@@ -154,9 +157,8 @@ def test_quantile_is_numpys_on_the_valid_values(level):
 
 
 def test_quantile_of_nothing_is_0_with_gradient_0():
-    value, gradient = jax.value_and_grad(lambda v: grouped.quantile(v, jnp.zeros(3, bool), level=0.5))(
-        jnp.array([1.0, jnp.nan, 2.0])
-    )
+    run = jax.jit(jax.value_and_grad(lambda v: grouped.quantile(v, jnp.zeros(3, bool), level=0.5)))
+    value, gradient = run(jnp.array([1.0, jnp.nan, 2.0]))
     assert value == 0
     np.testing.assert_array_equal(gradient, 0)
 

@@ -1,6 +1,7 @@
 """The loss of a micro-batch: a float64 reference, finite differences, micro-batching, masks, reports of peers."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +29,7 @@ FULL = objective.ObjectiveSettings(
 PLAIN = dataclasses.replace(FULL, dual_clip=0.0, kl_coef=0.0, entropy_coef=0.0, importance_cap=0.0)
 
 
-def batch(seed=0, dtype=np.float32):
+def batch(seed=0, dtype: Any = np.float32) -> dict[str, Any]:
     """Ragged responses, two in row 1, the one of row 4 not valid; NaN and inf in every other token."""
     random = np.random.default_rng(seed)
     response_id = np.full((B, T), -1)
@@ -50,7 +51,7 @@ def batch(seed=0, dtype=np.float32):
     return tokens | {"advantage": advantage, "response_id": response_id, "valid": valid}
 
 
-def place(data):
+def place(data) -> dict[str, Any]:
     return {name: jnp.asarray(values) for name, values in data.items()}
 
 
@@ -69,6 +70,14 @@ def gradients(data, settings, counts=None):
         return loss_of(data | {"logp": logp, "entropy": entropy}, settings, counts)[0]
 
     return jax.value_and_grad(f, argnums=(0, 1))(data["logp"], data["entropy"])
+
+
+@jax.jit
+def all_aggregations(data):
+    """Loss and gradients under every aggregation: one compilation a shape."""
+    return {
+        name: gradients(data, dataclasses.replace(FULL, aggregation=name)) for name in aggregate.AGGREGATIONS
+    }
 
 
 def reference(data, settings):
@@ -118,23 +127,31 @@ def test_numbers():
         "seq_mean_token_sum": (-2 + 3.3) / 2,
         "seq_mean_token_sum_norm": (-2 + 3.3) / 10,
     }
-    for name, number in expected.items():
-        loss, metrics = objective.objective(
-            logp,
-            jnp.zeros((2, 3)),
-            logp_old,
-            None,
-            None,
-            jnp.array([2.0, -1.0]),
-            response_id,
-            valid,
-            counts,
-            settings=dataclasses.replace(PLAIN, aggregation=name),
-        )
-        np.testing.assert_allclose(loss, number, rtol=1e-5)
+
+    @jax.jit
+    def run(logp):
+        zeros, advantage = jnp.zeros((2, 3)), jnp.array([2.0, -1.0])
+        return {
+            name: objective.objective(
+                logp,
+                zeros,
+                logp_old,
+                None,
+                None,
+                advantage,
+                response_id,
+                valid,
+                counts,
+                settings=dataclasses.replace(PLAIN, aggregation=name),
+            )
+            for name in expected
+        }
+
+    for name, (loss, metrics) in run(logp).items():
+        np.testing.assert_allclose(loss, expected[name], rtol=1e-5)
         np.testing.assert_allclose(metrics["objective/ratio_mean"], (4.0, 4.0), rtol=1e-6)
         np.testing.assert_allclose(metrics["objective/clip_low_fraction"], (1, 4))
-        np.testing.assert_allclose(metrics["objective/loss"], (number, 1), rtol=1e-5)
+        np.testing.assert_allclose(metrics["objective/loss"], (expected[name], 1), rtol=1e-5)
 
 
 @pytest.mark.parametrize("aggregation", aggregate.AGGREGATIONS)
@@ -180,7 +197,7 @@ def test_gradients_by_finite_differences_in_float64(surrogate):
 def test_gradient_flows_through_logp_and_entropy_only():
     data = place({k: np.nan_to_num(v) if v.dtype == np.float32 else v for k, v in batch(0).items()})
     frozen = ("logp_old", "logp_ref", "logp_sampler", "advantage")
-    result = jax.grad(lambda x: loss_of(data | x, FULL)[0])({name: data[name] for name in frozen})
+    result = jax.jit(jax.grad(lambda x: loss_of(data | x, FULL)[0]))({name: data[name] for name in frozen})
     for name in frozen:
         np.testing.assert_array_equal(result[name], 0, err_msg=name)
 
@@ -318,13 +335,12 @@ def test_report_9_5_responses_padded_to_8_give_the_gradient_of_5():
         "advantage": np.r_[advantage, advantage[:3]],
         "valid": np.arange(8) < 5,
     }
-    for aggregation in aggregate.AGGREGATIONS:
-        settings = dataclasses.replace(FULL, aggregation=aggregation)
-        loss, (gradient, _) = gradients(five, settings)
-        padded_loss, (padded, _) = gradients(eight, settings)
-        np.testing.assert_allclose(padded_loss, loss, rtol=1e-6)
-        np.testing.assert_allclose(padded[:5], gradient, rtol=1e-6)
-        np.testing.assert_array_equal(padded[5:], 0)
+    alone, padded = all_aggregations(five), all_aggregations(eight)
+    for name, (loss, (gradient, _)) in alone.items():
+        padded_loss, (padded_gradient, _) = padded[name]
+        np.testing.assert_allclose(padded_loss, loss, rtol=1e-5)
+        np.testing.assert_allclose(padded_gradient[:5], gradient, rtol=1e-5)
+        np.testing.assert_array_equal(padded_gradient[5:], 0)
         assert np.abs(gradient).max() > 0.01
 
 
@@ -341,15 +357,17 @@ def test_report_10_observation_logits_change_nothing():
     mask = aggregate.token_mask(data["response_id"], data["valid"])
     logits = jax.random.normal(jax.random.key(0), (B, T, 5))
 
-    def f(logits):
+    @jax.jit
+    @jax.value_and_grad
+    def run(logits):
         logp, entropy = toy(logits)
         return loss_of(data | {"logp": logp, "entropy": entropy}, FULL)[0]
 
-    loss, gradient = jax.value_and_grad(f)(logits)
+    loss, gradient = run(logits)
     np.testing.assert_array_equal(gradient[~mask], 0)
     assert np.abs(gradient[mask]).max(axis=-1).min() > 0  # KL and entropy reach every response token
     changed = jnp.where(mask[..., None], logits, logits * -7 + 3)
-    np.testing.assert_array_equal(f(changed), loss)
+    np.testing.assert_array_equal(run(changed)[0], loss)
 
 
 def test_report_15_one_temperature_in_all_paths_gives_ratio_1():
