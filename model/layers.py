@@ -82,7 +82,7 @@ def heads(
     return rotate(q, cos, sin), rotate(k, cos, sin), v
 
 
-def project(x: Float[Array, "B T D"], weight: Float[Array, "D *outputs"]) -> jax.Array:
+def project(x: Float[Array, "B T D"], weight: Float[Array, "D ..."]) -> jax.Array:
     """x @ weight, [B, T, *outputs]: the weight's trailing axes are kept apart."""
     flat = weight.reshape(weight.shape[0], -1)
     return _dense(x, flat).reshape(*x.shape[:2], *weight.shape[1:])
