@@ -59,8 +59,8 @@ EMBEDDED = {
     ),
     "learner": dict(row_buckets=(128, 192, 256, 384, 512), minibatch_responses=400, microbatch_tokens=4096),
     "optimizer": dict(learning_rate=5e-4, warmup=5, weight_decay=0.0),
-    "eval": dict(every=20, games=100, final_games=256),
-    "train": dict(iterations=40, checkpoint_every=10),
+    "eval": dict(every=10, games=100, final_games=256),
+    "train": dict(iterations=30, checkpoint_every=10),
 }
 
 QUICK = {

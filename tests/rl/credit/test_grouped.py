@@ -79,11 +79,13 @@ def test_against_float64_reference():
 
 
 def test_mean_of_equal_values_is_that_value_bit_for_bit():
-    for size in (1, 3, 7, 39):
-        for value in np.asarray([0.1, 0.7, 10.0, 1e-3, 123456.7, -3.3, 1 / 3], np.float32):
-            result = statistics(np.full(size, value), np.full(size, 2), np.ones(size, bool))
-            assert result["mean"][2] == value
-            assert result["std"][2] == 0
+    numbers = np.asarray([0.1, 0.7, 10.0, 1e-3, 123456.7, -3.3, 1 / 3], np.float32)
+    for size in (1, 3, 5):
+        result = statistics(
+            np.repeat(numbers, 5), np.repeat(np.arange(7), 5), np.tile(np.arange(5) < size, 7)
+        )
+        np.testing.assert_array_equal(result["mean"][:7], numbers)
+        np.testing.assert_array_equal(result["std"], 0)
 
 
 def test_rows_brings_statistics_back_and_gives_0_outside():
