@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_collections
 from ml_collections.config_dict import placeholder
 
 ConfigDict = ml_collections.ConfigDict
 
 
-def base() -> ConfigDict:
+def base() -> Any:
     """Returns the complete, unlocked config tree."""
     config = ConfigDict()
     config.seed = 0  # root of every random key: initialisation, draws, sampling
@@ -236,7 +238,8 @@ def _objective() -> ConfigDict:
             kl_input_clamp=20.0,  # of logp_ref - logp; 0 = off
             kl_output_clamp=0.0,  # 0 = off
             entropy_coef=0.0,
-            aggregation="seq_mean_token_mean",  # token_mean | seq_mean_token_mean | seq_mean_token_sum | seq_mean_token_sum_norm
+            # token_mean | seq_mean_token_mean | seq_mean_token_sum | seq_mean_token_sum_norm
+            aggregation="seq_mean_token_mean",
             constant_length=1.0,  # divisor of seq_mean_token_sum_norm
             importance_cap=0.0,  # truncated sampler/trainer weights; 0 = off
         )

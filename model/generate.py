@@ -14,41 +14,17 @@ from collections.abc import Sequence
 from typing import Any, SupportsIndex
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from model import attention, cache, layers, sampling
+from model import cache, decoding
+from model.buckets import Buckets, groups, round_up
 from model.config import ModelConfig
 from model.params import decode_layout
 from sharding import rules
 
 # Token ids or slot numbers, numpy's integers included.
 Ids = Sequence[SupportsIndex] | np.ndarray
-
-# What a call of `extend` costs beside its tokens, in tokens: decides when rows of unlike width are split.
-CALL_TOKENS = 64
-
-
-@dataclasses.dataclass(frozen=True)
-class Buckets:
-    """Sizes that calls are rounded up to, ascending. Each is completed by its largest possible value.
-
-    rows: slots computed by a call; widths: prompt tokens fed per row; pasts: cache positions attended to
-    (0, for calls whose rows all start from empty, is always one).
-    """
-
-    rows: tuple[int, ...] = ()
-    widths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024)
-    pasts: tuple[int, ...] = ()
-
-    def complete(self, *, slots: int, length: int) -> Buckets:
-        """These buckets with 0 and the maxima included and what is beyond them left out."""
-        return Buckets(
-            rows=_complete(self.rows, slots),
-            widths=_complete(self.widths, length),
-            pasts=(0, *_complete(self.pasts, length)),
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,8 +102,10 @@ class Generator:
             "top_p": top_p,
             "stop_ids": tuple(int(x) for x in stop_ids),
         }
-        self._extend = self._compile(functools.partial(_extend, **shared), outputs=3)
-        self._decode = self._compile(functools.partial(_decode, **shared, chunk=self.chunk), outputs=4)
+        self._extend = self._compile(functools.partial(decoding.extend, **shared), outputs=3)
+        self._decode = self._compile(
+            functools.partial(decoding.decode, **shared, chunk=self.chunk), outputs=4
+        )
 
     def extend(
         self,
@@ -170,7 +148,7 @@ class Generator:
             ),
         )
         items = [i for i in range(count) if not first.full[i]]
-        for group in _groups(items, [len(ids) for ids in fed], self.buckets):
+        for group in groups(items, [len(ids) for ids in fed], self.buckets):
             self._extend_group(params, group, rows, fed, seeds, first)
         return first
 
@@ -199,7 +177,7 @@ class Generator:
         if live.size == 0:
             return out
         slots, index = self._rows(live)
-        past = _round_up(int(self.lengths[live].max()), self.buckets.pasts)
+        past = round_up(int(self.lengths[live].max()), self.buckets.pasts)
         arguments = (
             self._pending[slots],
             self.lengths[slots],
@@ -253,8 +231,8 @@ class Generator:
         where = np.asarray([rows[i] for i in group], np.int32)
         slots, index = self._rows(where)
         at = {int(slot): position for position, slot in enumerate(slots)}
-        width = _round_up(max(len(fed[i]) for i in group), self.buckets.widths)
-        past = _round_up(int(self.lengths[where].max()), self.buckets.pasts)
+        width = round_up(max(len(fed[i]) for i in group), self.buckets.widths)
+        past = round_up(int(self.lengths[where].max()), self.buckets.pasts)
         tokens = np.zeros((slots.size, width), np.int32)
         counts = np.zeros(slots.size, np.int32)
         for i in group:
@@ -280,7 +258,7 @@ class Generator:
     def _rows(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """(slots computed, the same as an argument): `wanted` first, others to fill the bucket; None: all slots
         in order, which needs no copy of the cache's rows."""
-        size = _round_up(wanted.size, self.buckets.rows)
+        size = round_up(wanted.size, self.buckets.rows)
         if size == self.slots:
             return np.arange(self.slots), None
         # Filling rows must differ from the wanted ones: each row of the cache is written once.
@@ -303,173 +281,3 @@ class Generator:
             held = cache.shardings(self.config, self.mesh, slots=self.slots, length=self.length)
             placed = (held, *[rules.replicated(self.mesh)] * outputs)
         return jax.jit(function, static_argnames=("past",), donate_argnums=(1,), out_shardings=placed)
-
-
-def _extend(
-    params: dict[str, Any],
-    held: cache.Cache,
-    rows: jax.Array | None,
-    tokens: jax.Array,
-    starts: jax.Array,
-    counts: jax.Array,
-    seeds: jax.Array,
-    temperature: jax.Array,
-    *,
-    past: int,
-    config: ModelConfig,
-    top_k: int,
-    top_p: float,
-    stop_ids: tuple[int, ...],
-) -> tuple[cache.Cache, jax.Array, jax.Array, jax.Array]:
-    """(cache, first tokens, logp, stopped) after feeding the first counts[r] of tokens [R, W] at starts[r]."""
-    params = layers.cast(params, config=config)
-    width = tokens.shape[1]
-    old = cache.view(held, rows, past=past)
-    x = rules.constrain(layers.embed(params, tokens, config=config), ("batch", "length", None))
-    cos, sin = layers.rope_table(starts[:, None] + jnp.arange(width), config=config)
-    causal = jnp.arange(width)[None]
-    keys, values = [], []
-    for index, weights in enumerate(params["layers"]):
-        q, k, v = layers.heads(x, weights, cos, sin, config=config)
-        k, v = k.transpose(0, 2, 3, 1), v.swapaxes(1, 2)
-        if index + 1 == config.layers:
-            # Only the last token's activations are read: the last layer needs no other query.
-            final = jnp.maximum(counts - 1, 0)[:, None]
-            q, x = (jnp.take_along_axis(y, jnp.expand_dims(final, range(2, y.ndim)), axis=1) for y in (q, x))
-            causal = final
-        mixed = attention.cached(q, old.keys[index], old.values[index], k, v, starts, causal)
-        x = rules.constrain(layers.finish(x, mixed, weights, config=config), ("batch", "length", None))
-        keys.append(k)
-        values.append(v)
-    held = cache.merge(held, cache.Cache(tuple(keys), tuple(values)), rows, starts, counts)
-    token, logp = _draw(
-        params, x, seeds, jnp.zeros_like(starts), temperature, config=config, top_k=top_k, top_p=top_p
-    )
-    return held, token, logp, _is_stop(token, stop_ids)
-
-
-def _decode(
-    params: dict[str, Any],
-    held: cache.Cache,
-    rows: jax.Array | None,
-    pending: jax.Array,
-    starts: jax.Array,
-    budget: jax.Array,
-    seeds: jax.Array,
-    made: jax.Array,
-    temperature: jax.Array,
-    *,
-    past: int,
-    chunk: int,
-    config: ModelConfig,
-    top_k: int,
-    top_p: float,
-    stop_ids: tuple[int, ...],
-) -> tuple[cache.Cache, jax.Array, jax.Array, jax.Array, jax.Array]:
-    """(cache, tokens [R, C], logp [R, C], counts [R], stopped [R]): row r feeds pending[r] and samples until it
-    stops or has budget[r] tokens."""
-    params = layers.cast(params, config=config)
-    old = cache.view(held, rows, past=past)
-    count = starts.shape[0]
-    new = cache.empty_buffers(config, rows=count, length=chunk)
-
-    def go_on(state: tuple[Any, ...]) -> jax.Array:
-        step, *_, stopped = state
-        return jnp.any((step < budget) & ~stopped)
-
-    def body(state: tuple[Any, ...]) -> tuple[Any, ...]:
-        step, token, new, tokens, logps, counts, stopped = state
-        alive = (step < budget) & ~stopped
-        x = layers.embed(params, token[:, None], config=config)
-        x = rules.constrain(x, ("batch", "length", None))
-        cos, sin = layers.rope_table((starts + step)[:, None], config=config)
-        keys, values = list(new.keys), list(new.values)
-        for index, weights in enumerate(params["layers"]):
-            q, k, v = layers.heads(x, weights, cos, sin, config=config)
-            keys[index] = jax.lax.dynamic_update_slice_in_dim(keys[index], k.transpose(0, 2, 3, 1), step, 3)
-            values[index] = jax.lax.dynamic_update_slice_in_dim(values[index], v.swapaxes(1, 2), step, 2)
-            mixed = attention.cached(
-                q, old.keys[index], old.values[index], keys[index], values[index], starts, step[None, None]
-            )
-            x = rules.constrain(layers.finish(x, mixed, weights, config=config), ("batch", "length", None))
-        token, logp = _draw(
-            params, x, seeds, made + step, temperature, config=config, top_k=top_k, top_p=top_p
-        )
-        token = jnp.where(alive, token, 0)
-        tokens = jax.lax.dynamic_update_index_in_dim(tokens, jnp.where(alive, token, -1), step, 1)
-        logps = jax.lax.dynamic_update_index_in_dim(logps, jnp.where(alive, logp, 0.0), step, 1)
-        stopped = stopped | (alive & _is_stop(token, stop_ids))
-        return (
-            step + 1,
-            token,
-            cache.Cache(tuple(keys), tuple(values)),
-            tokens,
-            logps,
-            counts + alive,
-            stopped,
-        )
-
-    start = (
-        jnp.int32(0),
-        jnp.maximum(pending, 0),
-        new,
-        jnp.full((count, chunk), -1, jnp.int32),
-        jnp.zeros((count, chunk), jnp.float32),
-        jnp.zeros(count, jnp.int32),
-        jnp.zeros(count, bool),
-    )
-    _, _, new, tokens, logps, counts, stopped = jax.lax.while_loop(go_on, body, start)
-    return cache.merge(held, new, rows, starts, counts), tokens, logps, counts, stopped
-
-
-def _draw(
-    params: dict[str, Any],
-    x: jax.Array,
-    seeds: jax.Array,
-    index: jax.Array,
-    temperature: jax.Array,
-    *,
-    config: ModelConfig,
-    top_k: int,
-    top_p: float,
-) -> tuple[jax.Array, jax.Array]:
-    """(tokens, logp) of the next position of x [R, 1, D], keyed by response seed and token index."""
-    hidden = layers.rms_norm(x[:, 0], params["final_norm"]["weight"], eps=config.norm_eps)
-    keys = jax.vmap(lambda seed, i: jax.random.fold_in(jax.random.key(seed), i))(seeds, index)
-    return sampling.sample(
-        layers.logits(params, hidden), keys, temperature=temperature, top_k=top_k, top_p=top_p
-    )
-
-
-def _is_stop(tokens: jax.Array, stop_ids: tuple[int, ...]) -> jax.Array:
-    return jnp.isin(tokens, jnp.asarray(stop_ids, jnp.int32)) if stop_ids else jnp.zeros(tokens.shape, bool)
-
-
-def _groups(items: list[int], widths: list[int], buckets: Buckets) -> list[list[int]]:
-    """Items in calls of similar width: the split of the sorted items that computes the fewest padded tokens."""
-    items = sorted(items, key=lambda i: widths[i])
-    ends = [0]  # Only the boundaries between width buckets are worth a cut.
-    for n in range(1, len(items) + 1):
-        if n == len(items) or _round_up(widths[items[n - 1]], buckets.widths) < widths[items[n]]:
-            ends.append(n)
-    best: list[tuple[int, list[int]]] = [(0, [])]
-    for j in range(1, len(ends)):
-        width = _round_up(widths[items[ends[j] - 1]], buckets.widths)
-        options = [
-            (
-                best[i][0] + CALL_TOKENS + width * _round_up(ends[j] - ends[i], buckets.rows),
-                [*best[i][1], ends[i]],
-            )
-            for i in range(j)
-        ]
-        best.append(min(options))
-    cuts = [*best[-1][1], len(items)]
-    return [items[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
-
-
-def _round_up(size: int, buckets: tuple[int, ...]) -> int:
-    return next(bucket for bucket in buckets if bucket >= size)
-
-
-def _complete(sizes: tuple[int, ...], largest: int) -> tuple[int, ...]:
-    return (*sorted({size for size in sizes if 0 < size < largest}), largest)

@@ -110,7 +110,7 @@ def microbatches(
     ordered = sorted(rows, key=lambda row: len(row.tokens))
     if ordered and len(ordered[-1].tokens) > buckets[-1]:
         raise ValueError(
-            f"a row of {len(ordered[-1].tokens)} tokens exceeds learner.row_buckets={tuple(buckets)}; add a wider bucket"
+            f"a row of {len(ordered[-1].tokens)} tokens exceeds learner.row_buckets={tuple(buckets)}; add a wider one"
         )
     blocks: list[Tokens] = []
     start = 0

@@ -53,10 +53,19 @@ def build(config: Any, workdir: Path, *, pool: Any, progress: Progress) -> Parts
         wandb_project=config.log.wandb_project,
         config=config.to_dict(),
     )
-    rollouts = [
-        _rollout(config, part, model, tokenizer, pool, mesh) for part in (config.rollout, config.eval)
-    ]
-    return Parts(workdir, learner, state, *rollouts, tasks, tokenizer, writer, checkpoints, progress, step)
+    return Parts(
+        workdir=workdir,
+        learner=learner,
+        state=state,
+        rollout=_rollout(config, config.rollout, model, tokenizer, pool, mesh),
+        eval_rollout=_rollout(config, config.eval, model, tokenizer, pool, mesh),
+        tasks=tasks,
+        tokenizer=tokenizer,
+        writer=writer,
+        checkpoints=checkpoints,
+        progress=progress,
+        iteration=step,
+    )
 
 
 def _learner(config: Any, model: ModelConfig, mesh: Any) -> Learner:

@@ -29,12 +29,12 @@ from sharding import rules, transfer
 
 @struct.dataclass
 class TrainState:
-    """All that an update changes, and the frozen reference. Master weights are float32 whatever the model computes in."""
+    """What an update changes, and the frozen reference. Weights are float32 whatever the model computes in."""
 
     params: Any
     optimizer: Any
-    step: jax.Array  # optimizer steps taken, int32
-    threshold: jax.Array  # AEM's adaptive threshold so far, NaN before the first
+    step: Any  # optimizer steps taken, int32
+    threshold: Any  # AEM's adaptive threshold so far, NaN before the first
     reference: Any  # params of the KL's reference, or None without a KL term
 
 
@@ -129,7 +129,9 @@ class Learner:
     def place(self, batch: TrainBatch) -> TrainBatch:
         """The batch on the mesh: token rows split over data and fsdp, the response table everywhere."""
         rows = tuple(transfer.to_device(part, self.mesh, ("batch", "length")) for part in batch.rows)
-        return batch.replace(responses=transfer.to_device(batch.responses, self.mesh, ()), rows=rows)
+        return dataclasses.replace(
+            batch, responses=transfer.to_device(batch.responses, self.mesh, ()), rows=rows
+        )
 
     def score(self, state: TrainState, batch: TrainBatch) -> ScoredBatch:
         """Old and reference log-probabilities, entropies, and their means over each response."""
@@ -158,7 +160,7 @@ class Learner:
                 state.threshold,
             )
         jax.block_until_ready(advantage)
-        return state.replace(threshold=threshold), CreditedBatch(scored, base, alpha, advantage)
+        return dataclasses.replace(state, threshold=threshold), CreditedBatch(scored, base, alpha, advantage)
 
     def update(self, state: TrainState, credited: CreditedBatch) -> tuple[TrainState, dict[str, float]]:
         """The state (donated) after all optimizer steps of this batch, and the loss metrics averaged over them."""
@@ -230,7 +232,7 @@ def _credit(
     compared = penalty.compared_return(
         responses.outcome, responses.penalty, responses.trajectory, responses.valid, mode=settings.penalty
     )
-    base = estimators.estimate(responses.replace(outcome=compared), settings=settings.estimator)
+    base = estimators.estimate(dataclasses.replace(responses, outcome=compared), settings=settings.estimator)
     alpha = jnp.ones_like(base)
     if settings.aem is not None:
         modulation = aem.modulate(
@@ -282,4 +284,4 @@ def _apply(
         "optimizer/gradient_norm": optax.tree.norm(grads),
         "optimizer/update_norm": optax.tree.norm(updates),
     }
-    return state.replace(params=params, optimizer=optimizer, step=state.step + 1), norms
+    return dataclasses.replace(state, params=params, optimizer=optimizer, step=state.step + 1), norms

@@ -28,7 +28,7 @@ def schedule(
 def adamw(
     rate: optax.ScalarOrSchedule, *, b1: float, b2: float, eps: float, weight_decay: float, clip_norm: float
 ) -> optax.GradientTransformation:
-    """AdamW behind global-norm clipping; decay spares vectors (norms, biases), which have at most two axes when stacked."""
+    """AdamW behind global-norm clipping; weight decay spares norms and biases."""
     return optax.chain(
         optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity(),
         optax.adamw(rate, b1, b2, eps, weight_decay=weight_decay, mask=decayed),

@@ -106,15 +106,13 @@ def _clone(
     params = model_params.init(jax.random.key(config.seed), master, mesh=mesh)
     limit = min(config.rollout.prompt_limit + config.rollout.response_limit, config.learner.row_buckets[-1])
     rows = warmstart.rows(demos, tokenizer, context=config.rollout.context, limit=limit)
-    about = {
+    about: dict[str, Any] = {
         "demonstrations": len(demos),
         "tokens": sum(len(row.tokens) for row in rows),
         "parameters": model_params.count(params),
         "vocabulary": tokenizer.vocab_size,
     }
-    progress.message(
-        f"cloning: {about}, demonstrations won {len(demos) / len(chosen):.0%}"
-    )
+    progress.message(f"cloning: {about}, demonstrations won {len(demos) / len(chosen):.0%}")
     if warm.enabled:
         with progress.bar("warm start", warm.steps) as advance:
             last: dict[str, float] = {}

@@ -1,7 +1,7 @@
 """Plays episodes: environments on the host, the policy on the device, every slot at its own pace.
 
 A slot holds one episode. Whenever an environment has answered, its slot's new prompt is fed to the sampler;
-whenever a response has ended, it goes to its environment. A finished episode leaves at once and the next takes its slot.
+whenever a response has ended, it goes to its environment. A finished episode leaves at once; the next takes its slot.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from rl.trainer import Parts
 
 
 def finish(parts: Parts, *, draw: Callable[[Any, Any], Any]) -> None:
-    """Draws success and entropy over iterations (`draw(metrics, png)`) and says what came of the run and where it lies."""
+    """Draws the run (`draw(metrics, png)`) and says what came of it and where everything lies."""
     workdir, progress = parts.workdir, parts.progress
     plot = workdir / "plot.png"
     draw(workdir / "metrics.jsonl", plot)

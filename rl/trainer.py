@@ -94,7 +94,7 @@ class Trainer:
                 signal.signal(sig, handler)
 
     def draws(self, iteration: int) -> list[Draw]:
-        """The episodes of an iteration: the next tasks of a shuffled pass over the training split, `group_size` times each."""
+        """Episodes of an iteration: the next tasks of a shuffled pass over the training split, each `group_size` times."""
         tasks, rollout, seed = self.parts.tasks["train"], self.config.rollout, self.config.seed
         out = []
         for number in range(rollout.groups):
@@ -127,7 +127,8 @@ class Trainer:
             and 0 < config.train.mismatch_limit < gap["max"]
         ):
             raise RuntimeError(
-                f"sampler and trainer disagree on log-probabilities by {gap['max']:.2e} (limit {config.train.mismatch_limit:.0e})"
+                f"sampler and trainer disagree on log-probabilities by {gap['max']:.2e}, "
+                f"more than train.mismatch_limit={config.train.mismatch_limit:.0e}"
             )
         self.state, credited = phases.run(
             "credit", lambda: learner.credit(self.state, scored, self.iteration)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax
-import numpy as np
 from flax import struct
 
-Array = jax.Array | np.ndarray
+Array = Any  # numpy on the host, jax.Array on the devices
 
 
 @dataclasses.dataclass(frozen=True)

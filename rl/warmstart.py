@@ -92,7 +92,7 @@ def loss(
 
 
 def optimizer(settings: Any, steps: int) -> optax.GradientTransformation:
-    """Adam, or Muon for the matrices of the layers and Adam for the rest. The rate decays to nearly 0: a constant one diverges."""
+    """Adam, or Muon for the layers' matrices and Adam for the rest. The rate decays: a constant one diverges."""
     rate = functools.partial(schedule, "cosine", warmup=settings.warmup, steps=steps, end_fraction=0.02)
     clip = optax.clip_by_global_norm(settings.clip_norm) if settings.clip_norm else optax.identity()
     adam = rate(learning_rate=settings.learning_rate)

@@ -129,7 +129,9 @@ def test_killed_run_repeats_the_whole_one(whole: Path, cache: Path, tmp_path: Pa
     )
     deadline = time.monotonic() + 500
     while time.monotonic() < deadline and process.poll() is None:
-        if (tmp_path / "metrics.jsonl").exists() and len(rows(tmp_path)) >= 5:  # in the middle of the second half
+        if (tmp_path / "metrics.jsonl").exists() and len(
+            rows(tmp_path)
+        ) >= 5:  # in the middle of the second half
             break
         time.sleep(0.05)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
@@ -168,7 +170,9 @@ def test_another_config_is_refused(whole: Path, cache: Path) -> None:
 
 
 def test_eval_mode(whole: Path, cache: Path) -> None:
-    done = run(whole, cache, "--config.train.iterations=7", "--config.train.checkpoint_every=3", "--mode=eval")
+    done = run(
+        whole, cache, "--config.train.iterations=7", "--config.train.checkpoint_every=3", "--mode=eval"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((whole / "eval.json").read_text())
     assert result["eval/valid_seen_n"] == 8 and result["iteration"] == 7

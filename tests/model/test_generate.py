@@ -8,7 +8,7 @@ import pytest
 
 from model import params, scoring
 from model.config import ModelConfig
-from model.generate import Buckets, Generator, _groups
+from model.generate import Buckets, Generator
 from sharding.mesh import make_mesh
 
 CONFIG = ModelConfig(
@@ -184,16 +184,6 @@ def test_errors():
         made.decode(tree(), np.array([True, False]), np.array([1, 1]))
     with pytest.raises(ValueError, match="max_positions"):
         Generator(CONFIG, slots=1, length=10**6, chunk=1)
-
-
-def test_groups_split_unlike_widths_only_where_it_pays():
-    buckets = Buckets(rows=(8, 64), widths=(16, 128), pasts=()).complete(slots=64, length=512)
-    widths = [10] * 60 + [100] * 3
-    assert _groups(list(range(63)), widths, buckets) == [list(range(60)), [60, 61, 62]]
-    assert _groups([0, 60], widths, buckets) == [[0, 60]] or len(_groups([0, 60], widths, buckets)) == 2
-    assert _groups([], [], buckets) == []
-    flat = sorted(i for group in _groups([5, 62, 1], widths, buckets) for i in group)
-    assert flat == [1, 5, 62]
 
 
 def test_top_p_is_applied():

@@ -38,7 +38,9 @@ def episode(
         turns.append(turn)
     if turns:
         turns[-1].reward = reward
-    trajectory = Trajectory(Draw(f"task-{group}", group, member, seed), turns, success=reward > 0, stop="step_limit")
+    trajectory = Trajectory(
+        Draw(f"task-{group}", group, member, seed), turns, success=reward > 0, stop="step_limit"
+    )
     trajectory.failed = failed
     return trajectory
 

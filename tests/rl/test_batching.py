@@ -96,7 +96,7 @@ def test_rows_divide_by_devices() -> None:
 
 
 def test_row_too_long() -> None:
-    with pytest.raises(ValueError, match="65 tokens exceeds learner.row_buckets"):
+    with pytest.raises(ValueError, match=r"65 tokens exceeds learner\.row_buckets"):
         batching.pack([episode(0, 0, [(60, 5)])], context="conversation", **SETTINGS)
 
 

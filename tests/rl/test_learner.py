@@ -81,7 +81,9 @@ def step(
 
 
 def assert_close(one: Any, two: Any, atol: float = 2e-6) -> None:
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=atol, rtol=1e-5), to_host(one), to_host(two))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=atol, rtol=1e-5), to_host(one), to_host(two)
+    )
 
 
 def test_microbatches_equal_the_batch() -> None:
@@ -160,7 +162,7 @@ def test_aem_scales_the_base_advantage() -> None:
     for g in np.unique(group):
         assert alpha[group == g].mean() == pytest.approx(1.0, abs=1e-5)
         assert np.ptp(alpha[group == g]) > 0
-    off, credited, _ = step(*make(dataclasses.replace(SETTINGS, aem=None)), batch_of_episodes())
+    _, credited, _ = step(*make(dataclasses.replace(SETTINGS, aem=None)), batch_of_episodes())
     assert np.all(np.asarray(credited.alpha) == 1.0)
 
 
@@ -182,7 +184,7 @@ def test_penalty_in_a_group_of_failures(mode: str) -> None:
 
 
 def test_penalty_of_a_response_needs_response_units() -> None:
-    with pytest.raises(ValueError, match='set credit.unit="response"'):
+    with pytest.raises(ValueError, match=r'set credit\.unit="response"'):
         dataclasses.replace(SETTINGS, penalty="response")
 
 
@@ -197,7 +199,9 @@ def test_minibatches_take_several_steps() -> None:
 def test_nothing_retraces() -> None:
     learner, state = make()
     for seed in range(3):
-        episodes = [episode(g, m, [(3, 2)] * (1 + (m + seed) % 3), reward=m % 2) for g in range(2) for m in range(4)]
+        episodes = [
+            episode(g, m, [(3, 2)] * (1 + (m + seed) % 3), reward=m % 2) for g in range(2) for m in range(4)
+        ]
         state, _, _ = step(learner, state, episodes, row_buckets=(64,))
     for stage in (learner._score, learner._credit, learner._gradient, learner._apply, learner._counts):
         assert stage._cache_size() == 1

@@ -212,8 +212,10 @@ def _load(path: str) -> Game:
     return Game.load(Path(path))
 
 
-# "You arrive at desk 1. On the desk 1, ..." -> "On the desk 1, ...": at 600 tokens of vocabulary it is a fifth of a turn.
-_REPEATED = re.compile(r"^(You arrive at [^.]*\. |You open [^.]*\. |You are in the middle of a room\. )(?=\S)")
+# "You arrive at desk 1. On the desk 1, ..." -> "On the desk 1, ...": a fifth of the tokens of a turn.
+_REPEATED = re.compile(
+    r"^(You arrive at [^.]*\. |You open [^.]*\. |You are in the middle of a room\. )(?=\S)"
+)
 
 
 def _disturb(action: str, admissible: list[str], source: random.Random) -> str:
