@@ -79,7 +79,7 @@ def base() -> Any:
             iterations=150,
             checkpoint_every=10,
             keep=2,  # checkpoints kept
-            mismatch_limit=1e-4,  # largest |logp_sampler - logp_trainer| allowed before the first update (float32); 0 = off
+            mismatch_limit=1e-4,  # most |logp_sampler - logp_trainer| before the first update (float32); 0 = off
         )
     )
     config.log = ConfigDict(

@@ -94,7 +94,7 @@ class Trainer:
                 signal.signal(sig, handler)
 
     def draws(self, iteration: int) -> list[Draw]:
-        """Episodes of an iteration: the next tasks of a shuffled pass over the training split, each `group_size` times."""
+        """Episodes of an iteration: the next tasks of a shuffled pass over the split, each `group_size` times."""
         tasks, rollout, seed = self.parts.tasks["train"], self.config.rollout, self.config.seed
         out = []
         for number in range(rollout.groups):
