@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from absl import app, flags
+from absl import app, flags, logging
 from ml_collections import config_flags
 
 from configs import arguments
@@ -36,6 +36,7 @@ RESUMABLE = (
 
 
 def main(_: Any) -> None:
+    logging.set_verbosity(logging.WARNING)  # jax reports the accelerators that it does not find
     config = CONFIG.value
     workdir = Path(WORKDIR.value or Path("runs") / _run_name())
     try:

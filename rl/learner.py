@@ -83,11 +83,17 @@ class Learner:
         self._gradient = jax.jit(
             functools.partial(_gradient, config=config, settings=settings), donate_argnums=1
         )
-        self._apply = jax.jit(functools.partial(_apply, tx=tx), donate_argnums=0)
+        # Named, or the compiler returns equivalent shardings of another spelling and the next call compiles again.
+        where = jax.tree.map(lambda leaf: leaf.sharding, self.like())
+        self._apply = jax.jit(
+            functools.partial(_apply, tx=tx), donate_argnums=0, out_shardings=(where, rules.replicated(mesh))
+        )
         self._zeros = jax.jit(lambda tree: jax.tree.map(jnp.zeros_like, tree))
 
     def init(self, params: Any) -> TrainState:
         """The state before the first update. With a KL term the reference is a copy of `params`."""
+        # Placed as an update returns them, so that the second iteration compiles nothing.
+        params = jax.device_put(params, model_params.shardings(self.config, self.mesh))
         reference = jax.tree.map(jnp.copy, params) if self.settings.objective.kl_coef else None
         with jax.set_mesh(self.mesh):
             optimizer = jax.jit(self.tx.init, out_shardings=self._state_shardings(params))(params)
