@@ -84,7 +84,7 @@ QUICK = {
 SMOLLM2 = {
     "model.path": "smollm2",
     "env.settings": dict(history=1, step_limit=4),
-    "env.games": dict(train=50, valid_seen=4, valid_unseen=4, room_types=("bathroom",), max_receptacles=8),
+    "env.games": dict(train=50, valid_seen=4, valid_unseen=4, room_types=("bathroom",), max_receptacles=10),
     "rollout": dict(
         groups=1,
         group_size=4,
