@@ -44,7 +44,8 @@ def test_seed_argument() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("quik", "Did you mean 'quick'"), ("quick=maybe", "true or false"), ("seed", "a value")]
+    ("text", "message"),
+    [("quik", "Did you mean 'quick'"), ("quick=maybe", "true or false"), ("seed", "a value")],
 )
 def test_bad_arguments(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -46,7 +46,7 @@ class Chunk:
 
 
 class Script:
-    """A sampler that writes `length(seed)` letters and a stop token, `chunk` at a time, and remembers what it was fed."""
+    """A sampler that writes `length(seed)` letters and a stop token, `chunk` at a time; remembers what it is fed."""
 
     def __init__(self, slots: int, length: Any, chunk: int = 2):
         self.slots, self.length, self.chunk = slots, length, chunk
@@ -117,7 +117,9 @@ class FakePool:
         return events
 
 
-def make(context: str, *, slots: int = 3, length: Any = lambda seed: 3, turns: Any = lambda task: 2, limit: int = 8):
+def make(
+    context: str, *, slots: int = 3, length: Any = lambda seed: 3, turns: Any = lambda task: 2, limit: int = 8
+):
     settings = RolloutSettings(context, slots, 64, limit, gather_s=0.5, deadline_s=1.0)
     sampler, pool = Script(slots, length), FakePool(turns)
     return Rollout(pool, sampler, Words(), settings), sampler, pool
@@ -159,7 +161,7 @@ def test_more_draws_than_slots_in_order() -> None:
 
 
 def test_responses_of_any_length_do_not_wait_for_each_other() -> None:
-    rollout, sampler, _ = make("conversation", length=lambda seed: 1 if seed % 2 else 7, limit=16)
+    rollout, _, _ = make("conversation", length=lambda seed: 1 if seed % 2 else 7, limit=16)
     out = rollout.collect(None, draws("a", "b", "c"))
     assert all(t.success for t in out)
     assert {len(turn.response_ids) for t in out for turn in t.turns} == {2, 8}
@@ -195,7 +197,7 @@ def test_first_prompt_too_long_is_a_failure() -> None:
 
 
 def test_the_longest_variant_that_fits() -> None:
-    rollout, sampler, pool = make("step")
+    rollout, _, pool = make("step")
     pool._see = lambda task, step: Observation(  # type: ignore[method-assign]
         system="", prompts=("h" * 80, "h" * 30, "h"), blind="", anchor="", info={}
     )

@@ -14,7 +14,9 @@ from model.config import ModelConfig
 from model.tokenizer import Tokenizer
 from rl import batching, warmstart
 
-MODEL = ModelConfig(vocab_size=300, width=16, layers=2, heads=2, kv_heads=1, head_size=8, hidden=32, qk_norm=True)
+MODEL = ModelConfig(
+    vocab_size=300, width=16, layers=2, heads=2, kv_heads=1, head_size=8, hidden=32, qk_norm=True
+)
 
 
 def demo(weights: tuple[float, ...] = (1.0, 0.0), success: bool = True) -> Demonstration:

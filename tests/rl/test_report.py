@@ -1,0 +1,71 @@
+"""What an iteration says about itself."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from rl import batching, report
+from rl.types import CreditedBatch, ScoredBatch, Scores
+from tests.rl.episodes import episode
+
+
+def test_rollout_metrics() -> None:
+    """Failed episodes count as failed and nowhere else."""
+    episodes = [
+        episode(0, 0, [(3, 2), (2, 2)], reward=1.0),
+        episode(0, 1, [(3, 1)], reward=0.0),
+        episode(1, 0, [(3, 2)], reward=0.0),
+        episode(1, 1, [(9, 9)], reward=1.0, failed="worker died"),
+    ]
+    episodes[3].stop = "failed"
+    out = report.rollout_metrics(episodes, seconds=2.0)
+    assert out["rollout/success_mean"] == pytest.approx(1 / 3)
+    assert out["rollout/mixed_groups"] == 0.5  # group 1 has one member left, which cannot differ from itself
+    assert out["rollout/invalid_share"] == 0.25  # odd turns are invalid in these episodes
+    assert (out["rollout/episodes"], out["rollout/failed"]) == (3, 1)
+    assert out["rollout/tokens"] == 11 + 7 and out["rollout/tokens_per_s"] == 9.0
+    assert out["rollout/response_tokens_mean"] == 7 / 4
+    assert (out["rollout/stop_step_limit"], out["rollout/stop_failed"]) == (3, 1)
+
+
+def credited(logp_error: float = 0.0) -> tuple[list, CreditedBatch]:
+    episodes = [episode(0, 0, [(2, 2), (1, 1)], reward=1.0), episode(0, 1, [(2, 2)])]
+    batch = batching.pack(
+        episodes, context="conversation", microbatch_tokens=32, row_buckets=(8,), response_bucket=4
+    )
+    (rows,) = batch.rows
+    scores = Scores(np.where(rows.response_id >= 0, rows.logp_sampler + logp_error, 77.0), rows.logp_sampler)
+    entropy = np.array([0.1, 0.5, 0.3, 99.0], np.float32)  # the last row is padding
+    scored = ScoredBatch(batch, (scores,), (), entropy, entropy * 2)
+    base, alpha = np.array([1, 1, -1, 9], np.float32), np.array([1.2, 0.8, 1.0, 9], np.float32)
+    return episodes, CreditedBatch(scored, base, alpha, base * alpha)
+
+
+def test_mismatch_reads_sampled_tokens_only() -> None:
+    assert report.mismatch(credited()[1].scored) == {"max": 0.0, "mean": 0.0}
+    gap = report.mismatch(credited(0.25)[1].scored)
+    assert gap["max"] == pytest.approx(0.25, abs=1e-6) and gap["mean"] == pytest.approx(0.25, abs=1e-6)
+
+
+def test_credit_metrics_ignore_padding() -> None:
+    out = report.credit_metrics(credited()[1])
+    assert out["policy/entropy_mean"] == pytest.approx(0.3)
+    assert (out["aem/alpha_min"], out["aem/alpha_max"]) == (pytest.approx(0.8), pytest.approx(1.2))
+    assert out["aem/entropy_range_mean"] == pytest.approx(0.4)
+    assert out["aem/acting_groups"] == 1.0 and out["credit/responses"] == 3
+    assert out["credit/advantage_abs_mean"] == pytest.approx((1.2 + 0.8 + 1.0) / 3)
+    assert all(math.isfinite(value) for value in out.values())
+
+
+def test_rows_and_transcripts_agree() -> None:
+    episodes, batch = credited()
+    rows = report.response_rows(episodes, batch)
+    assert [(row["trajectory"], row["turn"]) for row in rows] == [(0, 0), (0, 1), (1, 0)]
+    assert [row["alpha"] for row in rows] == pytest.approx([1.2, 0.8, 1.0])
+    assert rows[1]["advantage_before"] == 1.0 and rows[1]["advantage_after"] == pytest.approx(0.8)
+    shown = report.transcripts([episodes[1]], rows, episodes)
+    assert shown[0]["turns"][0]["alpha"] == 1.0 and shown[0]["turns"][0]["entropy"] == pytest.approx(0.3)
+    assert "alpha" not in report.transcripts([episodes[1]])[0]["turns"][0]
