@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -31,14 +33,16 @@ def test_unknown_schedule() -> None:
 
 
 def test_clipping_and_decay() -> None:
-    params = {"layers": {"wq": jnp.ones((1, 2, 2)), "attn_norm": jnp.ones((1, 2)), "bq": jnp.ones((1, 2))}}
+    params: dict[str, Any] = {
+        "layers": {"wq": jnp.ones((1, 2, 2)), "attn_norm": jnp.ones((1, 2)), "bq": jnp.ones((1, 2))}
+    }
     params["final_norm"] = {"weight": jnp.ones(2)}
     tx = optimizer.adamw(0.1, b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.5, clip_norm=1.0)
     zeros = {
         "layers": {k: v * 0 for k, v in params["layers"].items()},
         "final_norm": {"weight": jnp.zeros(2)},
     }
-    updates, _ = tx.update(zeros, tx.init(params), params)
+    updates: Any = tx.update(zeros, tx.init(params), params)[0]
     np.testing.assert_allclose(updates["layers"]["wq"], -0.05 * np.ones((1, 2, 2)), rtol=1e-6)
     for spared in (updates["layers"]["attn_norm"], updates["layers"]["bq"], updates["final_norm"]["weight"]):
         assert not np.any(spared)
