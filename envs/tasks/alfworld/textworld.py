@@ -34,7 +34,8 @@ class TextWorldEngine:
         # Nothing else is requested: policy commands, above all, plan anew at every step, for minutes in a kitchen.
         infos = textworld.EnvInfos(won=True, admissible_commands=True)
         self.reward = 0.0
-        self._env = demangler(pddl_env(infos))
+        self._planner: Any = pddl_env(infos)
+        self._env: Any = demangler(self._planner)
         with _arguments_kept():
             self._env.load(dict(game) if isinstance(game, Mapping) else str(game))
 
@@ -49,6 +50,14 @@ class TextWorldEngine:
         state, reward, _ = self._env.step(command)
         self.reward = float(reward)
         return _state(state)
+
+    def close(self) -> None:
+        """Unloads the game's copy of Fast Downward, which stays mapped otherwise; the engine is not used after it."""
+        import fast_downward  # pyright: ignore[reportMissingImports]
+
+        if self._planner is not None:
+            fast_downward.close_lib(self._planner.downward_lib)
+            self._planner = self._env = None
 
 
 def _state(state: Any) -> EngineState:
