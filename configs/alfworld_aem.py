@@ -6,7 +6,7 @@ python main.py --config=configs/alfworld_aem.py:smollm2         SmolLM2-135M-Ins
 python main.py --config=configs/alfworld_aem.py:paper --config.model.path=DIR      Qwen2.5-1.5B-Instruct
 python main.py --config=configs/alfworld_aem.py:paper_7b --config.model.path=DIR   Qwen2.5-7B-Instruct
 
-Measured: 2 shared CPU cores, 15-22 minutes after the install; success on 256 held-out games in seen rooms at temperature
+Measured: 2 shared CPU cores, 15-22 minutes after the install; success on 256 held-out games in seen rooms, temperature
 0.4, clone -> 20 iterations (2 seeds of 3 rise; docs/log.md):
 seed 0: 32.8 % [27.4, 38.8] -> 79.7 % [74.3, 84.2]; unseen rooms 1.6 % [0.6, 3.9] -> 6.2 % [3.9, 9.9]
 seed 1: 37.5 % [31.8, 43.6] -> 56.2 % [50.1, 62.2]; unseen rooms 2.7 % [1.3, 5.5] -> 3.9 % [2.1, 7.0]
