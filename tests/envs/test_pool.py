@@ -47,8 +47,10 @@ def pids(pool: EnvPool) -> list[int]:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended (a zombie has)."""
+    """Whether a process has ended (a zombie has, once its last thread has let go of the pipes)."""
     try:
+        if len(list(Path(f"/proc/{pid}/task").iterdir())) > 1:
+            return False
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
