@@ -26,6 +26,17 @@ def base() -> Any:
     )
     config.warmstart = _warmstart()
     config.rollout = _rollout()
+    config.selection = ConfigDict(
+        dict(
+            reject_uniform=False,  # groups all right or all wrong are replaced by new ones (dynamic sampling)
+            tries=10,  # rounds of sampling an iteration with reject_uniform
+            oversample=1.0,  # groups drawn for one that is missing
+            starved="stop",  # stop | keep: what happens when groups are still missing after the last round
+            compact=(),  # stop reasons whose episodes are not trained on: context, step_limit, failure
+            overlong_buffer=0,  # tokens before rollout.response_limit in which a penalty grows; 0 = off
+            overlong_penalty=1.0,  # at the limit; enters as `credit.penalty` says
+        )
+    )
     config.credit = _credit()
     config.objective = _objective()
     config.optimizer = ConfigDict(
@@ -61,6 +72,7 @@ def base() -> Any:
             response_bucket=256,  # the response table is padded to a multiple of this
             score_block=2048,  # tokens whose logits exist at one time
             remat="none",  # none | dots | full
+            value_head=False,  # a critic on the policy's activations; credit.estimator="gae" needs it
         )
     )
     config.eval = ConfigDict(
@@ -195,15 +207,27 @@ def _rollout() -> ConfigDict:
 def _credit() -> ConfigDict:
     return ConfigDict(
         dict(
-            estimator="grpo",
+            estimator="grpo",  # grpo | centred | rloo | outcome | gigpo | gae
             unit="trajectory",  # trajectory | response: what counts once in a group's statistics
             ddof=1,
             eps=1e-6,
             singleton="zero",  # zero | raw: advantage of a lone group member
+            whiten=False,  # normalised over the batch afterwards (REINFORCE++, PPO)
+            gamma=0.95,  # discount a response, of returns-to-go (gigpo) and values (gae)
+            omega=1.0,  # weight of gigpo's step advantage
+            std=True,  # gigpo: scaled by the deviation, not only centred
+            gae_lam=0.95,
+            sign_mask="none",  # none | rising | falling: train only where AEM's sign says that entropy moves so
             # Where the penalty of an invalid action enters: "advantage" adds it to that response's advantage, after
             # normalisation, so that a group of failures stays near 0; "response" to that response's return (needs
             # unit="response"); "return" to its episode's; "none" only counts it.
             penalty="advantage",
+            empg=dict(
+                enabled=False,
+                k=1.0,  # strength of the scaling
+                k_next=1.0,  # strength of the clarity bonus
+                zeta=0.05,  # weight of the bonus
+            ),
             aem=dict(
                 enabled=False,
                 lam=1.0,
@@ -242,5 +266,7 @@ def _objective() -> ConfigDict:
             aggregation="seq_mean_token_mean",
             constant_length=1.0,  # divisor of seq_mean_token_sum_norm
             importance_cap=0.0,  # truncated sampler/trainer weights; 0 = off
+            value_coef=0.0,  # of the value head's loss
+            value_clip=0.0,  # how far a value may move from the old one; 0 = off
         )
     )

@@ -44,6 +44,7 @@ class ModelConfig:
     tied_head: bool = True
     max_positions: int = 32_768
     dtype: str = "float32"
+    value_head: bool = False  # params carry a critic; no Hugging Face config knows it
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:

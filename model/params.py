@@ -73,6 +73,12 @@ def spec(config: ModelConfig) -> Params:
     }
     if not config.tied_head:
         tree["head"] = {"weight": ParamSpec((D, config.vocab_size), ("embed", "vocab"), EMBED_STD)}
+    if config.value_head:
+        # Zeros: the first values are 0 and the first update moves them, whatever the weights beneath.
+        tree["value_head"] = {
+            "weight": ParamSpec((D,), (None,), "zeros"),
+            "bias": ParamSpec((), (), "zeros"),
+        }
     return tree
 
 

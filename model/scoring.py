@@ -31,12 +31,26 @@ def score(
     of tokens whose logits exist at a time, forward and backward (at least one column of B). A first token of a
     segment has no predecessor and scores 0.
     """
+    hidden, mask = predicting(params, tokens, positions, segments, mask, config=config, remat=remat)
+    return score_hidden(params, hidden, tokens, mask, temperature=temperature, block=block)
+
+
+def predicting(
+    params: dict[str, Any],
+    tokens: Int[Array, "B T"],
+    positions: Int[Array, "B T"],
+    segments: Int[Array, "B T"],
+    mask: Bool[Array, "B T"],
+    *,
+    config: ModelConfig,
+    remat: str = "none",
+) -> tuple[Float[Array, "B T D"], Bool[Array, "B T"]]:
+    """(activations that predict the tokens in place, `mask` without first tokens of segments)."""
     hidden = decoder.hidden_states(params, tokens, positions, segments, config=config, remat=remat)
     before = jnp.pad(segments, ((0, 0), (1, 0)))[:, :-1]
     mask = mask & (segments == before) & (segments > 0)
     # Shift right: the activation before a token predicts it.
-    hidden = jnp.pad(hidden, ((0, 0), (1, 0), (0, 0)))[:, :-1]
-    return score_hidden(params, hidden, tokens, mask, temperature=temperature, block=block)
+    return jnp.pad(hidden, ((0, 0), (1, 0), (0, 0)))[:, :-1], mask
 
 
 def score_hidden(

@@ -11,6 +11,9 @@ import numpy as np
 
 from rl.types import Responses, Tokens, TrainBatch, Trajectory
 
+# group, trajectory, turn, step group, outcome, reward, penalty
+_Record = tuple[int, int, int, int, float, float, float]
+
 
 @dataclasses.dataclass
 class Row:
@@ -37,16 +40,16 @@ def pack(
     seed: int = 0,
     multiple: int = 1,
 ) -> TrainBatch:
-    """The response table and the token rows of all episodes that did not fail.
+    """The response table and the token rows of all episodes that are trained on.
 
     Rows are dealt at random (by `seed`) into mini-batches of about `minibatch_responses` responses (0: one), each cut
     into micro-batches. `multiple`: rows of a micro-batch divide by it (data-parallel devices). Raises ValueError if a
     row is longer than the last bucket.
     """
     rows: list[Row] = []
-    table: list[tuple[int, int, int, float, float, float]] = []
+    table: list[_Record] = []
     for number, trajectory in enumerate(trajectories):
-        if trajectory.failed:
+        if not trajectory.trained:
             continue
         row = Row([], [], [])
         for turn_number, turn in enumerate(trajectory.turns):
@@ -60,9 +63,10 @@ def pack(
                     trajectory.draw.group,
                     number,
                     turn_number,
+                    turn.step_group,
                     trajectory.outcome,
-                    turn.reward + turn.penalty,
-                    turn.penalty,
+                    turn.reward + turn.penalty + turn.shaping,
+                    turn.penalty + turn.shaping,
                 )
             )
         if row.tokens:
@@ -85,19 +89,19 @@ def _deal(rows: list[Row], minibatch_responses: int, seed: int) -> list[list[Row
     return [order[number::count] for number in range(count)]
 
 
-def _table(rows: list[tuple[int, int, int, float, float, float]], bucket: int) -> Responses:
+def _table(rows: list[_Record], bucket: int) -> Responses:
     size = max(1, -(-len(rows) // bucket)) * bucket
-    columns = list(zip(*rows, strict=True)) if rows else [()] * 6
+    columns = list(zip(*rows, strict=True)) if rows else [()] * 7
 
     def column(values: Sequence[float], dtype: type) -> np.ndarray:
         out = np.zeros(size, dtype)
         out[: len(values)] = values
         return out
 
-    group, trajectory, turn = (column(c, np.int32) for c in columns[:3])
-    outcome, reward, penalty = (column(c, np.float32) for c in columns[3:])
+    group, trajectory, turn, step_group = (column(c, np.int32) for c in columns[:4])
+    outcome, reward, penalty = (column(c, np.float32) for c in columns[4:])
     valid = np.arange(size) < len(rows)
-    return Responses(group, trajectory, turn, np.zeros(size, np.int32), outcome, reward, penalty, valid)
+    return Responses(group, trajectory, turn, step_group, outcome, reward, penalty, valid)
 
 
 def microbatches(

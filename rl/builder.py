@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
+from model import params as model_params
+from model import value_head
 from model.config import ModelConfig
 from model.generate import Buckets, Generator
 from model.tokenizer import Tokenizer
 from rl import optimizer, policy
 from rl.checkpoint import Checkpoints
 from rl.credit.aem import AemSettings
+from rl.credit.assign import CreditSettings
+from rl.credit.empg import EmpgSettings
 from rl.credit.estimators import EstimatorSettings
 from rl.learner import Learner, LearnerSettings
 from rl.metrics import MetricsWriter
 from rl.objective.objective import ObjectiveSettings
 from rl.progress import Progress
 from rl.rollout import Rollout, RolloutSettings
+from rl.selection import SelectionSettings
 from rl.trainer import Parts
 from sharding.mesh import make_mesh
 
@@ -31,19 +37,23 @@ def build(config: Any, workdir: Path, *, pool: Any, progress: Progress) -> Parts
                 f"no games in split {split!r} with env.settings.task_types={config.env.settings.task_types}"
             )
     checkpoints = Checkpoints(workdir / "checkpoints", keep=config.train.keep, report=progress.message)
-    step = checkpoints.latest_step()
+    step, cursor = checkpoints.latest_step(), 0
     if step is None:
         params, model, tokenizer = policy.start(
             config, mesh=mesh, pool=pool, tasks=tasks["train"], progress=progress
         )
+        model = dataclasses.replace(model, value_head=config.learner.value_head)
+        if model.value_head:
+            params = value_head.add(params, model, model_params.shardings(model, mesh))
         learner = _learner(config, model, mesh)
         state, step = learner.init(params), 0
     else:
         model, tokenizer = policy.described(config, checkpoints.tokenizer_path(step))
+        model = dataclasses.replace(model, value_head=config.learner.value_head)
         learner = _learner(config, model, mesh)
         restored = checkpoints.restore(learner.like(), step=step)
         assert restored is not None
-        state = restored[1]
+        state, cursor = restored[1], restored[2]["task_cursor"]
         progress.message(f"resuming after iteration {step} of {config.train.iterations} in {workdir}")
     progress.begin(step)
     writer = MetricsWriter(
@@ -65,19 +75,18 @@ def build(config: Any, workdir: Path, *, pool: Any, progress: Progress) -> Parts
         checkpoints=checkpoints,
         progress=progress,
         iteration=step,
+        cursor=cursor,
+        selection=SelectionSettings(
+            **config.selection.to_dict() | {"compact": tuple(config.selection.compact)}
+        ),
     )
 
 
 def _learner(config: Any, model: ModelConfig, mesh: Any) -> Learner:
     credit, learner = config.credit, config.learner
-    modulation = credit.aem.to_dict()
-    enabled, lam, first_k = (modulation.pop(name) for name in ("enabled", "lam", "first_k"))
     settings = LearnerSettings(
-        estimator=EstimatorSettings(credit.estimator, credit.unit, credit.ddof, credit.eps, credit.singleton),
-        penalty=credit.penalty,
-        aem=AemSettings(**modulation) if enabled else None,
-        lam=lam,
-        first_k=first_k,
+        credit=_credit(credit),
+        first_k=credit.aem.first_k,
         objective=ObjectiveSettings(**config.objective.to_dict()),
         temperature=config.rollout.temperature,
         epochs=learner.epochs,
@@ -97,6 +106,30 @@ def _learner(config: Any, model: ModelConfig, mesh: Any) -> Learner:
         rate, b1=o.b1, b2=o.b2, eps=o.eps, weight_decay=o.weight_decay, clip_norm=o.clip_norm
     )
     return Learner(model, settings, tx, mesh=mesh, seed=config.seed)
+
+
+def _credit(credit: Any) -> CreditSettings:
+    modulation, empg = credit.aem.to_dict(), credit.empg.to_dict()
+    enabled, lam, _ = (modulation.pop(name) for name in ("enabled", "lam", "first_k"))
+    return CreditSettings(
+        estimator=EstimatorSettings(
+            credit.estimator,
+            credit.unit,
+            credit.ddof,
+            credit.eps,
+            credit.singleton,
+            whiten=credit.whiten,
+            gamma=credit.gamma,
+            omega=credit.omega,
+            std=credit.std,
+            gae_lam=credit.gae_lam,
+        ),
+        penalty=credit.penalty,
+        aem=AemSettings(**modulation) if enabled else None,
+        lam=lam,
+        empg=EmpgSettings(**empg) if empg.pop("enabled") else None,
+        sign_mask=credit.sign_mask,
+    )
 
 
 def _rollout(

@@ -1,6 +1,7 @@
 """Scores, credits and updates: three jitted stages over one mesh, each built once.
 
-score   logp and entropy of every sampled token under the policy that sampled it, in one blocked pass
+score   logp and entropy of every sampled token under the policy that sampled it, in one blocked pass; with a value
+        head, what it says where each response begins
 credit  base advantage times AEM's coefficient, on response rows; no model
 update  the clipped objective, one optimizer step a mini-batch, gradients summed over its micro-batches
 """
@@ -18,12 +19,14 @@ from flax import struct
 from jax.sharding import Mesh
 
 from model import params as model_params
-from model import scoring
+from model import scoring, value_head
 from model.config import ModelConfig
-from rl.credit import aem, estimators, penalty
+from rl.credit import aem
+from rl.credit.assign import Credit, CreditSettings, assign
 from rl.objective import aggregate
+from rl.objective import value as value_objective
 from rl.objective.objective import ObjectiveSettings, objective
-from rl.types import CreditedBatch, Responses, ScoredBatch, Scores, Tokens, TrainBatch
+from rl.types import CreditedBatch, ScoredBatch, Scores, Tokens, TrainBatch
 from sharding import rules, transfer
 
 
@@ -42,22 +45,13 @@ class TrainState:
 class LearnerSettings:
     """What of the config shapes the three stages."""
 
-    estimator: estimators.EstimatorSettings
-    penalty: str
-    aem: aem.AemSettings | None  # None = off
-    lam: float
-    first_k: int
+    credit: CreditSettings
+    first_k: int  # tokens of a response whose entropy counts; 0 = all
     objective: ObjectiveSettings
     temperature: float  # of the rollout: scores describe the distribution that was sampled from
     epochs: int
     block: int
     remat: str
-
-    def __post_init__(self) -> None:
-        if self.penalty == "response" and self.estimator.unit != "response":
-            raise ValueError(
-                'credit.penalty="response" gives each turn its own return; set credit.unit="response"'
-            )
 
 
 class Learner:
@@ -72,13 +66,15 @@ class Learner:
         mesh: Mesh,
         seed: int,
     ):
+        if settings.credit.estimator.needs_value and not config.value_head:
+            raise ValueError(f"estimator={settings.credit.estimator.name!r} needs a model with a value head")
         self.config, self.settings, self.mesh, self.tx = config, settings, mesh, tx
         self.key = jax.random.key(seed)
         self.row_multiple = mesh.shape["data"] * mesh.shape["fsdp"]
         self._score = jax.jit(
             functools.partial(_score, config=config, settings=settings), static_argnames="size"
         )
-        self._credit = jax.jit(functools.partial(_credit, settings=settings))
+        self._credit = jax.jit(functools.partial(assign, settings=settings.credit))
         self._counts = jax.jit(aggregate.denominators)
         self._gradient = jax.jit(
             functools.partial(_gradient, config=config, settings=settings), donate_argnums=1
@@ -143,34 +139,38 @@ class Learner:
         """Old and reference log-probabilities, entropies, and their means over each response."""
         size = batch.responses.valid.shape[0]
         old, reference = [], []
-        entropy = surprisal = jnp.zeros(size, jnp.float32)
+        entropy = surprisal = value = jnp.zeros(size, jnp.float32)
         with jax.set_mesh(self.mesh):
             for rows in batch.rows:
                 scores, parts = self._score(state.params, rows, size=size)
-                entropy, surprisal = entropy + parts[0], surprisal + parts[1]
+                entropy, surprisal, value = (a + b for a, b in zip((entropy, surprisal, value), parts))
                 old.append(scores)
                 if state.reference is not None:
                     reference.append(self._score(state.reference, rows, size=size)[0].logp)
-        return jax.block_until_ready(ScoredBatch(batch, tuple(old), tuple(reference), entropy, surprisal))
+        return jax.block_until_ready(
+            ScoredBatch(batch, tuple(old), tuple(reference), entropy, surprisal, value)
+        )
 
     def credit(
         self, state: TrainState, scored: ScoredBatch, iteration: int
     ) -> tuple[TrainState, CreditedBatch]:
-        """Base advantage, coefficient, and their product."""
+        """Base advantage, coefficient, and their product; see `rl.credit.assign`."""
         with jax.set_mesh(self.mesh):
-            base, alpha, advantage, threshold = self._credit(
+            credit: Credit = self._credit(
                 scored.batch.responses,
                 scored.entropy,
                 scored.surprisal,
+                scored.value,
                 jax.random.fold_in(self.key, iteration),
                 state.threshold,
             )
-        jax.block_until_ready(advantage)
-        return dataclasses.replace(state, threshold=threshold), CreditedBatch(scored, base, alpha, advantage)
+        jax.block_until_ready(credit)
+        fields = {name: value for name, value in credit._asdict().items() if name != "threshold"}
+        return dataclasses.replace(state, threshold=credit.threshold), CreditedBatch(scored, **fields)
 
     def update(self, state: TrainState, credited: CreditedBatch) -> tuple[TrainState, dict[str, float]]:
         """The state (donated) after all optimizer steps of this batch, and the loss metrics averaged over them."""
-        scored, valid = credited.scored, credited.scored.batch.responses.valid
+        scored, trained = credited.scored, credited.trained
         batch = scored.batch
         sums: dict[str, list[float]] = {}
         with jax.set_mesh(self.mesh):
@@ -179,7 +179,9 @@ class Learner:
                 for count in batch.minibatches:
                     members = range(start, start + count)
                     start += count
-                    counts = aggregate.add(*(self._counts(batch.rows[m].response_id, valid) for m in members))
+                    counts = aggregate.add(
+                        *(self._counts(batch.rows[m].response_id, trained) for m in members)
+                    )
                     grads, parts = self._zeros(state.params), []
                     for m in members:
                         reference = scored.reference[m] if scored.reference else None
@@ -190,7 +192,8 @@ class Learner:
                             scored.old[m].logp,
                             reference,
                             credited.advantage,
-                            valid,
+                            (scored.value, credited.target),
+                            trained,
                             counts,
                         )
                         parts.append(metrics)
@@ -208,45 +211,38 @@ class Learner:
         }
 
 
-def _forward(params: Any, rows: Tokens, *, config: ModelConfig, settings: LearnerSettings) -> tuple[Any, Any]:
-    return scoring.score(
+def _forward(
+    params: Any, rows: Tokens, *, config: ModelConfig, settings: LearnerSettings
+) -> tuple[Any, Any, Any]:
+    """(logp, entropy, value or None), [B, T] each."""
+    hidden, mask = scoring.predicting(
         params,
         rows.tokens,
         rows.positions,
         rows.segments,
         rows.response_id >= 0,
         config=config,
-        temperature=settings.temperature,
-        block=settings.block,
         remat=settings.remat,
     )
+    logp, entropy = scoring.score_hidden(
+        params, hidden, rows.tokens, mask, temperature=settings.temperature, block=settings.block
+    )
+    return logp, entropy, value_head.values(params, hidden) if config.value_head else None
 
 
 def _score(
     params: Any, rows: Tokens, *, config: ModelConfig, settings: LearnerSettings, size: int
-) -> tuple[Scores, tuple[jax.Array, jax.Array]]:
-    logp, entropy = _forward(params, rows, config=config, settings=settings)
+) -> tuple[Scores, tuple[jax.Array, jax.Array, jax.Array]]:
+    logp, entropy, value = _forward(params, rows, config=config, settings=settings)
     mean = functools.partial(
         aem.response_mean, response_id=rows.response_id, num_responses=size, first_k=settings.first_k
     )
-    return Scores(logp, entropy), (mean(entropy), mean(-logp))
-
-
-def _credit(
-    responses: Responses, entropy: Any, surprisal: Any, key: Any, threshold: Any, *, settings: LearnerSettings
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    compared = penalty.compared_return(
-        responses.outcome, responses.penalty, responses.trajectory, responses.valid, mode=settings.penalty
-    )
-    base = estimators.estimate(dataclasses.replace(responses, outcome=compared), settings=settings.estimator)
-    alpha = jnp.ones_like(base)
-    if settings.aem is not None:
-        modulation = aem.modulate(
-            entropy, surprisal, responses, jnp.float32(settings.lam), key, threshold, settings=settings.aem
-        )
-        alpha, threshold = modulation.alpha, modulation.threshold
-    extra = penalty.added_advantage(responses.penalty, responses.valid, mode=settings.penalty)
-    return base, alpha, alpha * base + extra, threshold
+    first = jnp.zeros(size, jnp.float32)
+    if value is not None:
+        starts = value_objective.starts(rows.response_id, rows.response_id >= 0)
+        ids = jnp.where(starts, rows.response_id, size)  # out of range: dropped
+        first = first.at[ids.ravel()].add(jnp.where(starts, value, 0).ravel(), mode="drop")
+    return Scores(logp, entropy), (mean(entropy), mean(-logp), first)
 
 
 def _gradient(
@@ -256,14 +252,15 @@ def _gradient(
     logp_old: Any,
     logp_ref: Any,
     advantage: Any,
-    valid: Any,
+    values: tuple[Any, Any],
+    trained: Any,
     counts: aggregate.Denominators,
     *,
     config: ModelConfig,
     settings: LearnerSettings,
 ) -> tuple[Any, Any]:
     def loss(params: Any) -> tuple[jax.Array, Any]:
-        logp, entropy = _forward(params, rows, config=config, settings=settings)
+        logp, entropy, value = _forward(params, rows, config=config, settings=settings)
         return objective(
             logp,
             entropy,
@@ -272,8 +269,9 @@ def _gradient(
             rows.logp_sampler,
             advantage,
             rows.response_id,
-            valid,
+            trained,
             counts,
+            None if value is None else (value, *values),
             settings=settings.objective,
         )
 

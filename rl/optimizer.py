@@ -41,6 +41,8 @@ def decayed(params: dict) -> dict:
 
     def matrix(path: tuple, _: object) -> bool:
         names = [str(getattr(key, "key", key)) for key in path]
-        return not (names[-1].endswith("norm") or names[-1] in ("bq", "bk", "bv") or names[0] == "final_norm")
+        return not (
+            names[-1].endswith("norm") or names[-1] in ("bq", "bk", "bv", "bias") or names[0] == "final_norm"
+        )
 
     return jax.tree_util.tree_map_with_path(matrix, params)

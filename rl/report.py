@@ -72,7 +72,12 @@ def credit_metrics(credited: CreditedBatch) -> dict[str, float]:
     base, advantage = base[valid], advantage[valid]
     ranges = [np.ptp(entropy[group == g]) for g in np.unique(group)]
     acting = [bool(np.any(alpha[group == g] != 1)) for g in np.unique(group)]
-    return {
+    trained, value, target = (x[valid] for x in to_host((credited.trained, scored.value, credited.target)))
+    critic = {}
+    if target.any():
+        critic["credit/value_mean"] = _mean(value)
+        critic["credit/value_explained"] = 1 - float(np.var(target - value) / max(np.var(target), 1e-12))
+    return critic | {
         "policy/entropy_mean": _mean(entropy),
         "policy/surprisal_mean": _mean(surprisal),
         "aem/alpha_min": float(alpha.min(initial=1.0)),
@@ -83,6 +88,43 @@ def credit_metrics(credited: CreditedBatch) -> dict[str, float]:
         "credit/advantage_abs_mean": _mean(np.abs(advantage)),
         "credit/base_abs_mean": _mean(np.abs(base)),
         "credit/responses": int(valid.sum()),
+        "credit/trained_share": _mean(trained),
+    }
+
+
+def proxy_metrics(trajectories: Sequence[Trajectory], credited: CreditedBatch) -> dict[str, float]:
+    """`credit/proxy_...`: how well alpha tells a response's surprisal from its state's mean (AEM, analysis A).
+
+    The first responses of a group share one context, so their surprisals `S` estimate the response entropy
+    `H = mean S` for nothing. Pearson's r and sign agreement of `alpha - 1` with `-(S - H)` over them; {} where alpha
+    is 1 everywhere.
+    """
+    alpha, surprisal = to_host((credited.alpha, credited.scored.surprisal))
+    groups: dict[int, list[tuple[float, float]]] = collections.defaultdict(list)
+    r = 0
+    for trajectory in trajectories:
+        if trajectory.trained and trajectory.turns:
+            total = float(surprisal[r]) * len(trajectory.turns[0].response_ids)
+            groups[trajectory.draw.group].append((float(alpha[r]) - 1, total))
+            r += len(trajectory.turns)
+    pairs = [
+        (a, mean - s)
+        for members in groups.values()
+        if len(members) > 1
+        for mean in [_mean([s for _, s in members])]
+        for a, s in members
+    ]
+    pairs = [(a, b) for a, b in pairs if a != 0 and b != 0]
+    if len(pairs) < 3:
+        return {}
+    one, two = np.asarray(pairs).T
+    spread = one.std() * two.std()
+    return {
+        "credit/proxy_agreement": float(np.mean(np.sign(one) == np.sign(two))),
+        "credit/proxy_pearson": float(np.mean((one - one.mean()) * (two - two.mean())) / spread)
+        if spread
+        else 0.0,
+        "credit/proxy_pairs": len(pairs),
     }
 
 
@@ -94,7 +136,7 @@ def response_rows(trajectories: Sequence[Trajectory], credited: CreditedBatch) -
     )
     rows = []
     for number, trajectory in enumerate(trajectories):
-        for turn_number, turn in enumerate(() if trajectory.failed else trajectory.turns):
+        for turn_number, turn in enumerate(trajectory.turns if trajectory.trained else ()):
             r = len(rows)
             rows.append(
                 {
@@ -110,6 +152,8 @@ def response_rows(trajectories: Sequence[Trajectory], credited: CreditedBatch) -
                     "advantage_after": float(advantage[r]),
                     "reward": turn.reward,
                     "penalty": turn.penalty,
+                    "shaping": turn.shaping,
+                    "step_group": turn.step_group,
                     "outcome": trajectory.outcome,
                     "success": trajectory.success,
                     "stop": turn.stop,

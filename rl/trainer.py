@@ -1,8 +1,10 @@
 """The training loop.
 
-  draws -> rollout.collect -> batching.pack -> learner.score -> learner.credit -> learner.update -> metrics
+  draws -> rollout.collect -> selection.select -> step_groups.label -> batching.pack -> learner.score -> learner.credit
+        -> learner.update -> metrics
 
-Everything random follows from (seed, iteration), so a resumed run repeats the run that was not interrupted.
+Everything random follows from (seed, iteration) and the task cursor, so a resumed run repeats the run that was not
+interrupted.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rl import batching, evaluation, records, report
+from rl import batching, evaluation, records, report, selection, step_groups
 from rl.checkpoint import Checkpoints
 from rl.learner import Learner, TrainState
 from rl.metrics import MetricsWriter
@@ -58,6 +60,8 @@ class Parts:
     checkpoints: Checkpoints
     progress: Progress
     iteration: int  # whole iterations behind `state`
+    cursor: int  # task draws behind `state`
+    selection: selection.SelectionSettings
 
 
 class Trainer:
@@ -66,11 +70,14 @@ class Trainer:
     def __init__(self, config: Any, parts: Parts):
         self.config, self.parts, self.state = config, parts, parts.state
         self.learner, self.progress, self.workdir = parts.learner, parts.progress, parts.workdir
-        self.iteration = parts.iteration
+        self.iteration, self.cursor = parts.iteration, parts.cursor
         self.stopping = False
 
     def run(self) -> None:
-        """Trains to `train.iterations`; on SIGTERM or SIGINT saves the last whole iteration and raises Interrupted."""
+        """Trains to `train.iterations`; on SIGTERM or SIGINT saves the last whole iteration and raises Interrupted.
+
+        A run that dynamic sampling cannot feed (`selection.Starved`) saves it too.
+        """
         handlers = {sig: signal.signal(sig, self._stop) for sig in (signal.SIGTERM, signal.SIGINT)}
         total = self.config.train.iterations
         try:
@@ -86,19 +93,22 @@ class Trainer:
                     self._evaluate(final=last)
                 if last or self.iteration % self.config.train.checkpoint_every == 0:
                     self._save()
-        except Interrupted:
+        except (Interrupted, selection.Starved):
             self._save()
             raise
         finally:
             for sig, handler in handlers.items():
                 signal.signal(sig, handler)
 
-    def draws(self, iteration: int) -> list[Draw]:
-        """Episodes of an iteration: the next tasks of a shuffled pass over the split, each `group_size` times."""
+    def draws(self, *, groups: int, drawn: int) -> list[Draw]:
+        """The next `groups` tasks of a shuffled pass over the split, each `group_size` times.
+
+        `drawn` groups were drawn before in this iteration: numbers, and so seeds, go on from there.
+        """
         tasks, rollout, seed = self.parts.tasks["train"], self.config.rollout, self.config.seed
-        out = []
-        for number in range(rollout.groups):
-            place = iteration * rollout.groups + number
+        iteration, out = self.iteration, []
+        for number in range(drawn, drawn + groups):
+            place = self.cursor + number
             order = random.Random(f"{seed}/{place // len(tasks)}").sample(range(len(tasks)), len(tasks))
             for member in range(rollout.group_size):
                 draw = random.Random(f"{seed}/{iteration}/{number}/{member}").getrandbits(32)
@@ -109,15 +119,29 @@ class Trainer:
         config, learner = self.config, self.learner
         phases = Phases(self.progress)
         started = time.perf_counter()
-        draws = self.draws(self.iteration)
-        trajectories = phases.run(
-            "rollout",
-            lambda: self.parts.rollout.collect(self.state.params, draws, on_episode=self._on_episode),
+        drawn = 0
+
+        def sample(groups: int) -> list[Trajectory]:
+            nonlocal drawn
+            draws = self.draws(groups=groups, drawn=drawn)
+            drawn += groups
+            return phases.run(
+                "rollout",
+                lambda: self.parts.rollout.collect(self.state.params, draws, on_episode=self._on_episode),
+            )
+
+        selected = selection.select(
+            sample,
+            groups=config.rollout.groups,
+            response_limit=config.rollout.response_limit,
+            settings=self.parts.selection,
         )
-        if all(t.failed for t in trajectories):
+        trajectories = selected.trajectories
+        if all(t.failed for t in selected.sampled):
             raise RuntimeError(
                 f"every episode of iteration {self.iteration} failed; the first: {trajectories[0].failed}"
             )
+        step_groups.label(trajectories)
         batch = phases.run("batch", lambda: learner.place(self._pack(trajectories)))
         scored = phases.run("score", lambda: learner.score(self.state, batch))
         gap = report.mismatch(scored)
@@ -137,13 +161,16 @@ class Trainer:
         seconds = time.perf_counter() - started
         metrics = {
             "iteration": self.iteration + 1,
-            **report.rollout_metrics(trajectories, phases.seconds["rollout"]),
+            **report.rollout_metrics(selected.sampled, phases.seconds["rollout"]),
+            **selected.metrics,
             **report.credit_metrics(credited),
+            **report.proxy_metrics(trajectories, credited),
             **{f"policy/logp_gap_{name}": value for name, value in gap.items()},
             **losses,
             **{f"time/{name}": value for name, value in phases.seconds.items()},
             "time/iteration": seconds,
         }
+        self.cursor += drawn
         self._record(trajectories, credited)
         self.parts.writer.write(self.iteration + 1, metrics)
         self.progress.update(metrics)
@@ -200,10 +227,9 @@ class Trainer:
     def _save(self) -> None:
         self.progress.phase("checkpoint")
         config = self.config
-        # The cursor is derived from the iteration; it is written for those who read a checkpoint.
         extra = {
             "iteration": self.iteration,
-            "task_cursor": self.iteration * config.rollout.groups,
+            "task_cursor": self.cursor,
             "config": config.to_dict(),
         }
         self.parts.checkpoints.save(self.iteration, self.state, extra, tokenizer=self.parts.tokenizer)

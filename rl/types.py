@@ -36,18 +36,25 @@ class Turn:
     valid: bool = False
     reward: float = 0.0
     penalty: float = 0.0
+    shaping: float = 0.0  # <= 0, added to the penalty by selection (overlong responses)
+    step_group: int = 0  # responses of one task draw that left the same anchor state; dense over the batch
 
 
 @dataclasses.dataclass
 class Trajectory:
-    """One episode. `failed` names what broke; such an episode is excluded from training and counted."""
+    """One episode. `failed` names what broke and `masked` the filter that took it: excluded from training, counted."""
 
     draw: Draw
     turns: list[Turn] = dataclasses.field(default_factory=list)
     success: bool = False
     stop: str = ""  # success | step_limit | failure | context | failed
     failed: str = ""
+    masked: str = ""
     info: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def trained(self) -> bool:
+        return not self.failed and not self.masked
 
     @property
     def outcome(self) -> float:
@@ -103,11 +110,16 @@ class ScoredBatch:
     reference: tuple[Array, ...]  # logp of the reference policy, or () without a KL term
     entropy: Array  # [R] mean token entropy, nats (the statistic that AEM reads)
     surprisal: Array  # [R] mean of -logp, nats
+    value: Array  # [R] the value head where the response begins, 0 without one
 
 
 @struct.dataclass
 class CreditedBatch:
+    """The fields are those of `rl.credit.assign.Credit`."""
+
     scored: ScoredBatch
-    base: Array  # [R] advantage of the estimator
+    base: Array  # [R] advantage before AEM
     alpha: Array  # [R] modulation, 1 where AEM is off or silent
     advantage: Array  # [R] what the loss uses
+    target: Array  # [R] what the value head should have said, 0 without one
+    trained: Array  # [R] bool, what the loss sees

@@ -23,7 +23,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from rl.credit import grouped
+from rl.credit import grouped, trajectories
+from rl.credit.gae import gae
 
 UNITS = ("trajectory", "response")
 SINGLETONS = ("zero", "raw")
@@ -92,6 +93,68 @@ def rloo(
     return _alone(advantage, returns.outcome, returns, singleton=singleton)
 
 
+def outcome_itself(outcome: Float[Array, " R"], valid: Bool[Array, " R"]) -> Float[Array, " R"]:
+    """Returns `R_i`, without a baseline (REINFORCE; whitened over the batch it is REINFORCE++)."""
+    outcome = jax.lax.stop_gradient(grouped.wide(outcome))
+    return jnp.where(valid & jnp.isfinite(outcome), outcome, 0)
+
+
+def gigpo(
+    outcome: Float[Array, " R"],
+    reward: Float[Array, " R"],
+    group: Int[Array, " R"],
+    trajectory: Int[Array, " R"],
+    turn: Int[Array, " R"],
+    step_group: Int[Array, " R"],
+    valid: Bool[Array, " R"],
+    *,
+    gamma: float = 0.95,
+    omega: float = 1.0,
+    std: bool = True,
+    ddof: int = 1,
+    eps: float = 1e-6,
+    unit: str = "trajectory",
+    singleton: str = "zero",
+) -> Float[Array, " R"]:
+    """Returns `A^E + omega * A^S` (GiGPO: Feng et al. 2025, section 4).
+
+    `A^E` compares the returns of the group, `A^S` the discounted returns-to-go of the responses that left the same
+    anchor state; both are scaled by their deviation, or only centred with `std=False`. In a step group every response
+    counts, also two of one trajectory that came back to the state.
+    """
+
+    def relative(values: Array, ids: Array, unit: str) -> Array:
+        if std:
+            return grpo(values, ids, trajectory, valid, ddof=ddof, eps=eps, unit=unit, singleton=singleton)
+        return centred(values, ids, trajectory, valid, unit=unit, singleton=singleton)
+
+    finite = valid & jnp.isfinite(reward)
+    to_go = trajectories.discounted(reward, trajectory, turn, finite, discount=gamma)
+    steps = relative(jnp.where(finite, to_go, jnp.nan), step_group, "response")
+    known = valid & jnp.isfinite(outcome)
+    return jnp.where(known, relative(outcome, group, unit) + omega * steps, 0)
+
+
+def whitened(
+    advantage: Float[Array, " R"],
+    trajectory: Int[Array, " R"],
+    valid: Bool[Array, " R"],
+    *,
+    unit: str = "trajectory",
+    ddof: int = 1,
+    eps: float = 1e-6,
+) -> Float[Array, " R"]:
+    """Returns the advantages with mean 0 and deviation 1 over the whole batch (REINFORCE++: Hu 2025, section 3).
+
+    All 0 where they do not differ.
+    """
+    batch = jnp.zeros_like(trajectory)
+    returns = group_returns(advantage, batch, trajectory, valid, unit=unit, ddof=ddof)
+    unequal = returns.std > 0
+    scaled = (returns.outcome - returns.mean) / jnp.where(unequal, returns.std + eps, 1)
+    return jnp.where(returns.included & unequal, scaled, 0)
+
+
 def group_returns(
     outcome: Float[Array, " R"],
     group: Int[Array, " R"],
@@ -133,6 +196,11 @@ class EstimatorSettings:
     ddof: int
     eps: float
     singleton: str
+    whiten: bool = False  # normalised over the batch afterwards
+    gamma: float = 1.0  # of returns-to-go (gigpo) and values (gae), a response
+    omega: float = 1.0  # weight of gigpo's step advantage
+    std: bool = True  # gigpo: scaled by the deviation, not only centred
+    gae_lam: float = 1.0
 
     def __post_init__(self):
         if self.name not in ESTIMATORS:
@@ -143,29 +211,68 @@ class EstimatorSettings:
             raise ValueError(f"unknown singleton={self.singleton!r}; known: {', '.join(SINGLETONS)}")
         if self.ddof < 0 or self.eps < 0:
             raise ValueError(f"ddof={self.ddof} and eps={self.eps} must not be negative")
+        if not 0 <= self.gamma <= 1 or not 0 <= self.gae_lam <= 1:
+            raise ValueError(f"gamma={self.gamma} and gae_lam={self.gae_lam} must lie in [0, 1]")
+
+    @property
+    def needs_value(self) -> bool:
+        return self.name == "gae"
 
 
-def estimate(table: Any, *, settings: EstimatorSettings) -> Float[Array, " R"]:
+def estimate(
+    table: Any, value: Float[Array, " R"] | None = None, *, settings: EstimatorSettings
+) -> Float[Array, " R"]:
     """Returns the advantage of every row of a response table.
 
     `table` has the response arrays `[R]` as attributes: outcome, reward, group, trajectory, turn, step_group,
-    valid.
+    valid. `value` is what a value head says where each response begins; only "gae" reads it.
     """
-    return ESTIMATORS[settings.name](table, settings)
+    advantage = ESTIMATORS[settings.name](table, value, settings)
+    if not settings.whiten:
+        return advantage
+    known = table.valid & jnp.isfinite(table.outcome)
+    # A critic gives the responses of a trajectory different advantages: each counts.
+    unit = "response" if settings.needs_value else settings.unit
+    return whitened(advantage, table.trajectory, known, unit=unit, ddof=settings.ddof, eps=settings.eps)
 
 
-ESTIMATORS: dict[str, Callable[[Any, EstimatorSettings], Array]] = {
-    "grpo": lambda table, settings: grpo(
-        *_groups(table),
-        ddof=settings.ddof,
-        eps=settings.eps,
-        unit=settings.unit,
-        singleton=settings.singleton,
-    ),
-    "centred": lambda table, settings: centred(
-        *_groups(table), unit=settings.unit, singleton=settings.singleton
-    ),
-    "rloo": lambda table, settings: rloo(*_groups(table), unit=settings.unit, singleton=settings.singleton),
+def _grpo(table: Any, value: Any, s: EstimatorSettings) -> Array:
+    return grpo(*_groups(table), ddof=s.ddof, eps=s.eps, unit=s.unit, singleton=s.singleton)
+
+
+def _gigpo(table: Any, value: Any, s: EstimatorSettings) -> Array:
+    return gigpo(
+        table.outcome,
+        table.reward,
+        table.group,
+        table.trajectory,
+        table.turn,
+        table.step_group,
+        table.valid,
+        gamma=s.gamma,
+        omega=s.omega,
+        std=s.std,
+        ddof=s.ddof,
+        eps=s.eps,
+        unit=s.unit,
+        singleton=s.singleton,
+    )
+
+
+def _gae(table: Any, value: Any, s: EstimatorSettings) -> Array:
+    if value is None:
+        raise ValueError('estimator "gae" needs values; set learner.value_head=True')
+    known = table.valid & jnp.isfinite(table.outcome)
+    return gae(table.reward, value, table.trajectory, table.turn, known, gamma=s.gamma, lam=s.gae_lam)
+
+
+ESTIMATORS: dict[str, Callable[[Any, Any, EstimatorSettings], Array]] = {
+    "grpo": _grpo,
+    "centred": lambda table, value, s: centred(*_groups(table), unit=s.unit, singleton=s.singleton),
+    "rloo": lambda table, value, s: rloo(*_groups(table), unit=s.unit, singleton=s.singleton),
+    "outcome": lambda table, value, s: outcome_itself(table.outcome, table.valid),
+    "gigpo": _gigpo,
+    "gae": _gae,
 }
 
 

@@ -35,6 +35,13 @@ def token_mask(response_id: Int[Array, "B T"], valid: Bool[Array, " R"]) -> Bool
     return known & valid[jnp.where(known, response_id, 0)]
 
 
+def to_tokens(
+    values: Float[Array, " R"], response_id: Int[Array, "B T"], mask: Bool[Array, "B T"]
+) -> Float[Array, "B T"]:
+    """Returns each token's response value (AEM, section 4.2, step 6: every token shares it), 0 outside the mask."""
+    return jnp.where(mask, values[jnp.where(mask, response_id, 0)], 0)
+
+
 def denominators(response_id: Int[Array, "B T"], valid: Bool[Array, " R"]) -> Denominators:
     """Returns the counts of these token rows. A response lies in one row, so counts of different rows add."""
     mask = token_mask(response_id, valid)

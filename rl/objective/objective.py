@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from rl.objective import aggregate, kl, surrogate
+from rl.objective import value as value_term
 from rl.objective.aggregate import Denominators
 
 Metrics = dict[str, tuple[Array, Array]]  # name -> (numerator, denominator), each a sum over tokens
@@ -33,6 +34,8 @@ class ObjectiveSettings:
     aggregation: str
     constant_length: float
     importance_cap: float  # truncates exp(logp_old - logp_sampler), the correction for another sampler
+    value_coef: float = 0.0
+    value_clip: float = 0.0
 
     def __post_init__(self):
         for field, known in (
@@ -52,7 +55,8 @@ class ObjectiveSettings:
             )
         if self.constant_length <= 0:
             raise ValueError(f"constant_length={self.constant_length} must be positive")
-        for field in ("ratio_clamp", "kl_input_clamp", "kl_output_clamp", "importance_cap"):
+        clamps = ("ratio_clamp", "kl_input_clamp", "kl_output_clamp", "importance_cap")
+        for field in (*clamps, "value_coef", "value_clip"):
             if getattr(self, field) < 0:
                 raise ValueError(f"{field}={getattr(self, field)} must not be negative; 0 = off")
 
@@ -67,6 +71,7 @@ def objective(
     response_id: Int[Array, "B T"],
     valid: Bool[Array, " R"],
     denominators: Denominators,
+    values: tuple[Float[Array, "B T"], Float[Array, " R"], Float[Array, " R"]] | None = None,
     *,
     settings: ObjectiveSettings,
 ) -> tuple[Float[Array, ""], Metrics]:
@@ -75,7 +80,8 @@ def objective(
     `logp` and `entropy` carry the gradient. `advantage` is per response, or per token. `denominators` are
     those of all micro-batches of the optimizer step (`aggregate.denominators`, `aggregate.add`): the shares
     then sum to the loss of the batch. `logp_ref` is needed with a KL term, `logp_sampler` with truncated
-    importance weights; either may be given just to be reported.
+    importance weights; either may be given just to be reported. `values` are what a value head says at every
+    token now, and what it said and should have said where each response begins.
     """
     if settings.kl_coef != 0 and logp_ref is None:
         raise ValueError(f"kl_coef={settings.kl_coef} needs logp_ref")
@@ -87,7 +93,9 @@ def objective(
         _wide(entropy, mask),
         _wide(jax.lax.stop_gradient(logp_old), mask),
     )
-    advantage = jax.lax.stop_gradient(_per_token(advantage, response_id, mask))
+    if advantage.ndim == 1:
+        advantage = aggregate.to_tokens(advantage, response_id, mask)
+    advantage = jax.lax.stop_gradient(_wide(advantage, mask))
     weight = aggregate.weights(
         response_id,
         valid,
@@ -145,6 +153,15 @@ def objective(
     if settings.entropy_coef != 0:
         loss = loss - settings.entropy_coef * jnp.sum(weight * entropy)
 
+    if values is not None:
+        first = value_term.starts(response_id, mask)
+        said, old, target = values
+        old, target = (aggregate.to_tokens(x, response_id, first) for x in (old, target))
+        value_loss = value_term.value_loss(said, old, target, first, clip=settings.value_clip)
+        value_loss = jnp.sum(value_loss) / jnp.maximum(denominators.responses, 1)
+        loss = loss + settings.value_coef * value_loss
+        metrics["objective/value_loss"] = value_loss, share
+
     drift = kl.kl(logp, logp_old, mask, kind="k3")
     metrics |= {
         "objective/loss": (loss, share),
@@ -166,9 +183,3 @@ def truncated_importance(gap: Float[Array, "B T"], *, cap: float) -> Float[Array
 def _wide(values, mask):
     """The values in float32 or wider, 0 outside the mask before any arithmetic, so NaN cannot leak."""
     return jnp.where(mask, values.astype(jnp.promote_types(values.dtype, jnp.float32)), 0)
-
-
-def _per_token(advantage, response_id, mask):
-    if advantage.ndim == 1:
-        advantage = advantage[jnp.where(mask, response_id, 0)]
-    return _wide(advantage, mask)

@@ -15,6 +15,7 @@ from model import scoring
 from model.config import ModelConfig
 from rl import batching, optimizer
 from rl.credit.aem import AemSettings
+from rl.credit.assign import CreditSettings
 from rl.credit.estimators import EstimatorSettings
 from rl.learner import Learner, LearnerSettings, TrainState
 from rl.objective.objective import ObjectiveSettings
@@ -43,10 +44,9 @@ OBJECTIVE = ObjectiveSettings(
     importance_cap=0.0,
 )
 SETTINGS = LearnerSettings(
-    estimator=EstimatorSettings("grpo", "trajectory", 1, 1e-6, "zero"),
-    penalty="advantage",
-    aem=AEM,
-    lam=1.0,
+    credit=CreditSettings(
+        estimator=EstimatorSettings("grpo", "trajectory", 1, 1e-6, "zero"), penalty="advantage", aem=AEM
+    ),
     first_k=0,
     objective=OBJECTIVE,
     temperature=0.7,
@@ -66,6 +66,10 @@ def make(settings: LearnerSettings = SETTINGS, devices: int = 1, **axes: int) ->
     # A fresh model is near uniform: entropies would span less than their rounding and alpha would amplify it.
     params["embed"]["weight"] = params["embed"]["weight"] * 40
     return learner, learner.init(params)
+
+
+def credit(**changes: Any) -> LearnerSettings:
+    return dataclasses.replace(SETTINGS, credit=dataclasses.replace(SETTINGS.credit, **changes))
 
 
 def step(
@@ -162,7 +166,7 @@ def test_aem_scales_the_base_advantage() -> None:
     for g in np.unique(group):
         assert alpha[group == g].mean() == pytest.approx(1.0, abs=1e-5)
         assert np.ptp(alpha[group == g]) > 0
-    _, credited, _ = step(*make(dataclasses.replace(SETTINGS, aem=None)), batch_of_episodes())
+    _, credited, _ = step(*make(credit(aem=None)), batch_of_episodes())
     assert np.all(np.asarray(credited.alpha) == 1.0)
 
 
@@ -173,7 +177,7 @@ def test_penalty_in_a_group_of_failures(mode: str) -> None:
         episode(0, 0, [(1, 2), (1, 2)], penalties=(-0.1, 0.0)),
         episode(0, 1, [(1, 2), (1, 2)], penalties=(0.0, 0.0)),
     ]
-    learner, state = make(dataclasses.replace(SETTINGS, penalty=mode, aem=None))
+    learner, state = make(credit(penalty=mode, aem=None))
     _, credited, _ = step(learner, state, episodes)
     expected = {
         "advantage": [-0.1, 0, 0, 0],
@@ -185,7 +189,7 @@ def test_penalty_in_a_group_of_failures(mode: str) -> None:
 
 def test_penalty_of_a_response_needs_response_units() -> None:
     with pytest.raises(ValueError, match=r'set credit\.unit="response"'):
-        dataclasses.replace(SETTINGS, penalty="response")
+        credit(penalty="response")
 
 
 def test_minibatches_take_several_steps() -> None:

@@ -39,9 +39,11 @@ def credited(logp_error: float = 0.0) -> tuple[list, CreditedBatch]:
     (rows,) = batch.rows
     scores = Scores(np.where(rows.response_id >= 0, rows.logp_sampler + logp_error, 77.0), rows.logp_sampler)
     entropy = np.array([0.1, 0.5, 0.3, 99.0], np.float32)  # the last row is padding
-    scored = ScoredBatch(batch, (scores,), (), entropy, entropy * 2)
+    scored = ScoredBatch(batch, (scores,), (), entropy, entropy * 2, np.zeros_like(entropy))
     base, alpha = np.array([1, 1, -1, 9], np.float32), np.array([1.2, 0.8, 1.0, 9], np.float32)
-    return episodes, CreditedBatch(scored, base, alpha, base * alpha)
+    return episodes, CreditedBatch(
+        scored, base, alpha, base * alpha, np.zeros_like(base), batch.responses.valid
+    )
 
 
 def test_mismatch_reads_sampled_tokens_only() -> None:

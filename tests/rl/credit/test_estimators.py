@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rl.credit import assign, estimators
+from rl.credit import estimators
+from rl.objective import aggregate
 
 FUNCTIONS = {"grpo": estimators.grpo, "centred": estimators.centred, "rloo": estimators.rloo}
 NAMES = sorted(FUNCTIONS)
@@ -235,7 +236,7 @@ def test_report_5_every_token_of_every_step_carries_the_advantage(name):
     # two turns of a trajectory in rows of their own, then a failed one of a single turn
     advantage = FUNCTIONS[name](*arrays([1, 1, 0], [0, 0, 0], [0, 0, 1]))
     response_id = jnp.array([[-1, 0, 0, -1], [-1, -1, 1, 1], [-1, 2, -1, -1]])
-    tokens = np.asarray(assign.to_tokens(advantage, response_id))
+    tokens = np.asarray(aggregate.to_tokens(advantage, response_id, response_id >= 0))
     assert (tokens[0, 1:3] > 0.4).all()
     assert (tokens[1, 2:] == tokens[0, 1]).all()
     assert tokens[2, 1] < -0.4

@@ -68,3 +68,11 @@ def test_unknown_name_lists_the_known_ones():
         ValueError, match="unknown aggregation='mean'; known: token_mean, seq_mean_token_mean"
     ):
         aggregate.weights(RESPONSE_ID, VALID, counts, aggregation="mean")
+
+
+def test_tokens_share_their_responses_value_and_others_get_0():
+    values = jnp.array([1.5, jnp.nan, 7.0])
+    response_id = jnp.array([[-1, 0, 0, -1, 2], [0, -1, -1, 1, 2]])
+    mask = (response_id >= 0) & (response_id != 1)
+    expected = [[0, 1.5, 1.5, 0, 7], [1.5, 0, 0, 0, 7]]
+    np.testing.assert_array_equal(aggregate.to_tokens(values, response_id, mask), expected)
