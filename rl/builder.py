@@ -76,9 +76,7 @@ def build(config: Any, workdir: Path, *, pool: Any, progress: Progress) -> Parts
         progress=progress,
         iteration=step,
         cursor=cursor,
-        selection=SelectionSettings(
-            **config.selection.to_dict() | {"compact": tuple(config.selection.compact)}
-        ),
+        selection=selection(config.selection),
     )
 
 
@@ -106,6 +104,10 @@ def _learner(config: Any, model: ModelConfig, mesh: Any) -> Learner:
         rate, b1=o.b1, b2=o.b2, eps=o.eps, weight_decay=o.weight_decay, clip_norm=o.clip_norm
     )
     return Learner(model, settings, tx, mesh=mesh, seed=config.seed)
+
+
+def selection(section: Any) -> SelectionSettings:
+    return SelectionSettings(**section.to_dict())
 
 
 def _credit(credit: Any) -> CreditSettings:
