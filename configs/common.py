@@ -57,6 +57,8 @@ def base() -> Any:
         dict(
             epochs=1,  # passes over the batch of an iteration
             minibatch_responses=0,  # responses an optimizer step; 0 = the whole batch
+            denominator="batch",  # batch | microbatch: what a mean is taken over before micro-batches are averaged
+            divide_by_temperature=True,  # score the distribution that was sampled from, not that of temperature 1
             microbatch_tokens=8192,  # padded tokens a forward/backward pass
             row_buckets=(
                 128,
@@ -266,6 +268,8 @@ def _objective() -> ConfigDict:
             aggregation="seq_mean_token_mean",
             constant_length=1.0,  # divisor of seq_mean_token_sum_norm
             importance_cap=0.0,  # truncated sampler/trainer weights; 0 = off
+            importance_mask=0.0,  # drops responses whose mean sampler/trainer ratio leaves [1/m, m]; 0 = off
+            old_logp="recomputed",  # recomputed | sampler | current: what the ratio is taken against
             value_coef=0.0,  # of the value head's loss
             value_clip=0.0,  # how far a value may move from the old one; 0 = off
         )

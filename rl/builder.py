@@ -86,8 +86,9 @@ def _learner(config: Any, model: ModelConfig, mesh: Any) -> Learner:
         credit=_credit(credit),
         first_k=credit.aem.first_k,
         objective=ObjectiveSettings(**config.objective.to_dict()),
-        temperature=config.rollout.temperature,
+        temperature=config.rollout.temperature if learner.divide_by_temperature else 1.0,
         epochs=learner.epochs,
+        denominator=learner.denominator,
         block=learner.score_block,
         remat=learner.remat,
     )

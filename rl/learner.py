@@ -29,6 +29,8 @@ from rl.objective.objective import ObjectiveSettings, objective
 from rl.types import CreditedBatch, ScoredBatch, Scores, Tokens, TrainBatch
 from sharding import rules, transfer
 
+DENOMINATORS = ("batch", "microbatch")
+
 
 @struct.dataclass
 class TrainState:
@@ -52,6 +54,7 @@ class LearnerSettings:
     epochs: int
     block: int
     remat: str
+    denominator: str = "batch"
 
 
 class Learner:
@@ -66,6 +69,8 @@ class Learner:
         mesh: Mesh,
         seed: int,
     ):
+        if settings.denominator not in DENOMINATORS:
+            raise ValueError(f"unknown {settings.denominator=}; known: {', '.join(DENOMINATORS)}")
         if settings.credit.estimator.needs_value and not config.value_head:
             raise ValueError(f"estimator={settings.credit.estimator.name!r} needs a model with a value head")
         self.config, self.settings, self.mesh, self.tx = config, settings, mesh, tx
@@ -179,11 +184,12 @@ class Learner:
                 for count in batch.minibatches:
                     members = range(start, start + count)
                     start += count
-                    counts = aggregate.add(
-                        *(self._counts(batch.rows[m].response_id, trained) for m in members)
+                    counts = _denominators(
+                        [self._counts(batch.rows[m].response_id, trained) for m in members],
+                        kind=self.settings.denominator,
                     )
                     grads, parts = self._zeros(state.params), []
-                    for m in members:
+                    for m, share in zip(members, counts, strict=True):
                         reference = scored.reference[m] if scored.reference else None
                         grads, metrics = self._gradient(
                             state.params,
@@ -194,7 +200,7 @@ class Learner:
                             credited.advantage,
                             (scored.value, credited.target),
                             trained,
-                            counts,
+                            share,
                         )
                         parts.append(metrics)
                     state, norms = self._apply(state, grads)
@@ -209,6 +215,13 @@ class Learner:
             "optimizer/step": int(state.step),
             "optimizer/updates": len(batch.minibatches),
         }
+
+
+def _denominators(counts: list[aggregate.Denominators], *, kind: str) -> list[aggregate.Denominators]:
+    """Each micro-batch's: those of all together, or its own with the micro-batches averaged (some peers' form)."""
+    if kind == "batch":
+        return [aggregate.add(*counts)] * len(counts)
+    return [c._replace(tokens=c.tokens * len(counts), responses=c.responses * len(counts)) for c in counts]
 
 
 def _forward(

@@ -14,6 +14,10 @@ from rl.objective import aggregate, kl, surrogate
 from rl.objective import value as value_term
 from rl.objective.aggregate import Denominators
 
+# What the ratio is taken against: the trainer's log-probabilities before the update, the sampler's own, or the current
+# ones without gradient (on-policy: the ratio is 1).
+OLD_LOGP = ("recomputed", "sampler", "current")
+
 Metrics = dict[str, tuple[Array, Array]]  # name -> (numerator, denominator), each a sum over tokens
 
 
@@ -34,6 +38,10 @@ class ObjectiveSettings:
     aggregation: str
     constant_length: float
     importance_cap: float  # truncates exp(logp_old - logp_sampler), the correction for another sampler
+    importance_mask: float = (
+        0.0  # drops responses whose mean ratio of the two samplers leaves [1 / mask, mask]
+    )
+    old_logp: str = "recomputed"
     value_coef: float = 0.0
     value_clip: float = 0.0
 
@@ -42,6 +50,7 @@ class ObjectiveSettings:
             ("surrogate", surrogate.LOG_RATIOS),
             ("kl_kind", kl.KINDS),
             ("aggregation", aggregate.AGGREGATIONS),
+            ("old_logp", OLD_LOGP),
         ):
             if getattr(self, field) not in known:
                 raise ValueError(f"unknown {field}={getattr(self, field)!r}; known: {', '.join(known)}")
@@ -56,7 +65,9 @@ class ObjectiveSettings:
         if self.constant_length <= 0:
             raise ValueError(f"constant_length={self.constant_length} must be positive")
         clamps = ("ratio_clamp", "kl_input_clamp", "kl_output_clamp", "importance_cap")
-        for field in (*clamps, "value_coef", "value_clip"):
+        if 0 < self.importance_mask < 1:
+            raise ValueError(f"importance_mask={self.importance_mask} must be 0 (off) or at least 1")
+        for field in (*clamps, "value_coef", "value_clip", "importance_mask"):
             if getattr(self, field) < 0:
                 raise ValueError(f"{field}={getattr(self, field)} must not be negative; 0 = off")
 
@@ -85,8 +96,10 @@ def objective(
     """
     if settings.kl_coef != 0 and logp_ref is None:
         raise ValueError(f"kl_coef={settings.kl_coef} needs logp_ref")
-    if settings.importance_cap > 0 and logp_sampler is None:
-        raise ValueError(f"importance_cap={settings.importance_cap} needs logp_sampler")
+    if (settings.importance_cap > 0 or settings.importance_mask > 0) and logp_sampler is None:
+        raise ValueError(
+            f"importance_cap={settings.importance_cap} and importance_mask={settings.importance_mask} need logp_sampler"
+        )
     mask = aggregate.token_mask(response_id, valid)
     logp, entropy, logp_old = (
         _wide(logp, mask),
@@ -108,8 +121,14 @@ def objective(
     share = tokens / jnp.maximum(denominators.tokens, 1)
     metrics: Metrics = {}
 
+    behaviour = logp_old
+    if settings.old_logp == "sampler":
+        assert logp_sampler is not None
+        behaviour = _wide(jax.lax.stop_gradient(logp_sampler), mask)
+    elif settings.old_logp == "current":
+        behaviour = jax.lax.stop_gradient(logp)
     log_ratio = surrogate.LOG_RATIOS[settings.surrogate](
-        logp, logp_old, response_id, denominators.lengths, mask
+        logp, behaviour, response_id, denominators.lengths, mask
     )
     policy = surrogate.clipped(
         log_ratio,
@@ -122,7 +141,8 @@ def objective(
     )
     policy_loss = policy.loss
     if logp_sampler is not None:
-        gap = logp_old - _wide(jax.lax.stop_gradient(logp_sampler), mask)
+        sampler = _wide(jax.lax.stop_gradient(logp_sampler), mask)
+        gap = logp_old - sampler
         metrics["objective/sampler_gap_mean"] = jnp.sum(jnp.abs(gap)), tokens
         if settings.importance_cap > 0:
             importance = truncated_importance(gap, cap=settings.importance_cap)
@@ -133,6 +153,13 @@ def objective(
                 jnp.sum(truncated).astype(jnp.float32),
                 tokens,
             )
+        if settings.importance_mask > 0:
+            mean_gap = surrogate.sequence_log_ratio(
+                logp_old, sampler, response_id, denominators.lengths, mask
+            )
+            dropped = mask & (jnp.abs(mean_gap) > jnp.log(settings.importance_mask))
+            policy_loss = jnp.where(dropped, 0, policy_loss)
+            metrics["objective/importance_masked_fraction"] = jnp.sum(dropped).astype(jnp.float32), tokens
     policy_loss = jnp.sum(weight * policy_loss)
     loss = policy_loss
     metrics["objective/policy_loss"] = policy_loss, share

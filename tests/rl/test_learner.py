@@ -101,6 +101,17 @@ def test_microbatches_equal_the_batch() -> None:
         assert one[name] == pytest.approx(many[name], rel=1e-4, abs=1e-7)
 
 
+def test_denominators_of_a_micro_batch_are_some_peers_form() -> None:
+    """Report 16's other side: the switch that reproduces them depends on the split, and only there."""
+    settings = dataclasses.replace(SETTINGS, denominator="microbatch")
+    whole, _, _ = step(*make(settings), batch_of_episodes())
+    batch, _, _ = step(*make(), batch_of_episodes())
+    assert_close(whole.params, batch.params)  # one micro-batch: the same
+    parts, _, _ = step(*make(settings), batch_of_episodes(), tokens=64)
+    gap = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), to_host(parts.params), to_host(whole.params))
+    assert max(jax.tree.leaves(gap)) > 1e-4
+
+
 @pytest.mark.parametrize("axes", [dict(data=8), dict(data=2, fsdp=2, tensor=2), dict(fsdp=4, tensor=2)])
 def test_eight_devices_equal_one(axes: dict[str, int]) -> None:
     episodes = batch_of_episodes(groups=2, members=3)

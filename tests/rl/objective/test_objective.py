@@ -434,3 +434,35 @@ def test_report_16_rows_of_another_width_change_nothing():
     wide_loss, (wide_gradient, _) = jax.jit(lambda d: gradients(d, settings))(wide)
     np.testing.assert_allclose(wide_loss, loss, rtol=1e-6)
     np.testing.assert_allclose(wide_gradient[:, 3:-2], gradient, rtol=1e-6)
+
+
+def test_old_logp_chooses_what_the_ratio_is_taken_against():
+    ids, valid = jnp.array([[0, 0]]), jnp.array([True])
+    counts = aggregate.denominators(ids, valid)
+    now, old, sampler = jnp.array([[-1.0, -2.0]]), jnp.array([[-1.1, -2.0]]), jnp.array([[-1.3, -2.0]])
+    for kind, expected in (("recomputed", 0.1), ("sampler", 0.3), ("current", 0.0)):
+        settings = dataclasses.replace(PLAIN, old_logp=kind, clip_low=0.9, clip_high=9.0)
+        _, metrics = objective.objective(
+            now, jnp.zeros((1, 2)), old, None, sampler, jnp.ones(1), ids, valid, counts, settings=settings
+        )
+        top, bottom = metrics["objective/ratio_mean"]
+        np.testing.assert_allclose(top / bottom, (np.exp(expected) + 1) / 2, rtol=1e-6)
+
+
+def test_importance_mask_drops_responses_that_the_samplers_see_differently():
+    ids, valid = jnp.array([[0, 0, 1, 1]]), jnp.array([True, True])
+    counts = aggregate.denominators(ids, valid)
+    old = jnp.full((1, 4), -1.0)
+    sampler = jnp.array([[-1.0, -1.0, -3.0, -1.0]])  # mean gap of response 1: 1 nat
+    settings = dataclasses.replace(PLAIN, importance_mask=2.0)
+
+    def loss(logp):
+        return objective.objective(
+            logp, jnp.zeros((1, 4)), old, None, sampler, jnp.ones(2), ids, valid, counts, settings=settings
+        )
+
+    gradient, metrics = jax.grad(loss, has_aux=True)(old)
+    assert np.all(gradient[0, :2] != 0) and np.all(gradient[0, 2:] == 0)
+    assert float(metrics["objective/importance_masked_fraction"][0]) == 2
+    with pytest.raises(ValueError, match="at least 1"):
+        dataclasses.replace(PLAIN, importance_mask=0.5)
