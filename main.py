@@ -103,13 +103,14 @@ def _games(env: Any, progress: Any) -> Path:
     from rl import cache, downloads
 
     home = cache.directory("alfworld", env.games)
-    if (home / "json_2.1.1").is_dir():
-        return home
-    games = env.games.to_dict()
-    total = sum(games[split] for split in ("train", "valid_seen", "valid_unseen"))
-    source = downloads.package_wheel("alfworld", "0.4.2")
-    with progress.bar("making games", total) as advance:
-        made = make_games(source, home, progress=lambda *_: advance(), **games)
+    with downloads.locked(home):  # runs that start together wait for the one that makes the games
+        if (home / "json_2.1.1").is_dir():
+            return home
+        games = env.games.to_dict()
+        total = sum(games[split] for split in ("train", "valid_seen", "valid_unseen"))
+        source = downloads.package_wheel("alfworld", "0.4.2")
+        with progress.bar("making games", total) as advance:
+            made = make_games(source, home, progress=lambda *_: advance(), **games)
     progress.message(
         f"games in {home}: " + ", ".join(f"{split} {len(paths)}" for split, paths in made.items())
     )

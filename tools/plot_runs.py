@@ -1,51 +1,31 @@
-"""Draws success and entropy over iterations, of one run or of several with their spread.
+"""Draws success and entropy over iterations, of one run or of methods with several seeds each.
 
-python -m tools.plot_runs runs/alfworld_aem                             one run
-python -m tools.plot_runs aem=runs/aem_* grpo=runs/grpo_* --out=ab.png  mean and range over seeds, a colour a label
+python -m tools.plot_runs runs/alfworld_aem                              one run, with its intervals and AEM's alpha
+python -m tools.plot_runs --runs='DIR/*-seed*' --baseline=grpo --out=ab.png   a sweep: a colour a method, and a table
+python -m tools.plot_runs aem=runs/a1 runs/a2 grpo=runs/b                runs grouped by hand
+
+Several runs are grouped by the names of their directories, METHOD-seedN or METHOD-seed=N. Beside their plot lies a
+Markdown table of their last evaluations: mean, deviation, 95 % interval and number of seeds.
 """
 
 from __future__ import annotations
 
 import argparse
-import collections
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from rl import metrics
+from tools import ablation_table, outcomes, panels
+from tools.curves import series, smooth, window_of
+from tools.plot_methods import SPLITS, plot_methods
 
-_SPLITS = {
-    "valid_seen": ("held-out games, seen rooms", "#c44e52", "o"),
-    "valid_unseen": ("unseen rooms", "#dd8452", "s"),
-}
+_STYLES = {"valid_seen": ("#c44e52", "o"), "valid_unseen": ("#dd8452", "s")}
 _TRAIN, _ENTROPY, _ALPHA = "#4c72b0", "#55a868", "#8172b3"
-_COLOURS = ("#4c72b0", "#c44e52", "#55a868", "#8172b3", "#dd8452", "#937860")
-
-
-def series(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns iterations and values of one metric, where it was written and is a number."""
-    found = [(row["iteration"], row[name]) for row in rows if row.get(name) is not None]
-    return np.array([i for i, _ in found], float), np.array([v for _, v in found], float)
-
-
-def smooth(values: np.ndarray, window: int) -> np.ndarray:
-    """Returns the mean over a centred window, cut at both ends."""
-    if len(values) == 0:
-        return values
-    total = np.concatenate([[0.0], np.cumsum(values)])
-    places = np.arange(len(values))
-    low, high = np.maximum(0, places - window // 2), np.minimum(len(values), places + window // 2 + 1)
-    return (total[high] - total[low]) / (high - low)
 
 
 def plot_run(metrics_path: str | Path, png_path: str | Path, *, title: str = "") -> None:
@@ -57,49 +37,28 @@ def plot_run(metrics_path: str | Path, png_path: str | Path, *, title: str = "")
     rows = metrics.read(metrics_path)
     if not rows:
         raise ValueError(f"{metrics_path} has no metrics to draw")
-    figure, (top, bottom) = _panels()
+    figure, (top, bottom) = panels.stacked((1.7, 1.0))
     iterations, success = series(rows, "rollout/success_mean")
-    window = max(1, min(15, len(success) // 6)) | 1  # odd, so that it has a centre
+    window = window_of(len(success))
     if len(success):
         top.plot(iterations, success, color=_TRAIN, alpha=0.25, linewidth=0.8)
         label = f"training games (mean of {window})" if window > 1 else "training games"
         top.plot(iterations, smooth(success, window), color=_TRAIN, linewidth=1.8, label=label)
-    for split, (label, colour, marker) in _SPLITS.items():
-        _eval_points(top, rows, split, label, colour, marker)
-    _finish_success(top, title or Path(metrics_path).absolute().parent.name)
+    for split, (colour, marker) in _STYLES.items():
+        _eval_points(top, rows, split, SPLITS[split], colour, marker)
+    panels.success(top, title or Path(metrics_path).absolute().parent.name)
     iterations, entropy = series(rows, "policy/entropy_mean")
     bottom.plot(iterations, entropy, color=_ENTROPY, alpha=0.25, linewidth=0.8)
     bottom.plot(iterations, smooth(entropy, window), color=_ENTROPY, linewidth=1.8, label="entropy")
-    _finish_entropy(bottom)
+    panels.entropy(bottom)
     _alpha_band(bottom, rows)
-    _save(figure, png_path)
+    panels.iterations(bottom)
+    panels.save(figure, png_path)
 
 
-def plot_runs(
-    groups: Mapping[str, Sequence[str | Path]], png_path: str | Path, *, split: str = "valid_seen"
+def _eval_points(
+    axes: Axes, rows: Sequence[Mapping[str, Any]], split: str, label: str, colour: str, marker: str
 ) -> None:
-    """Draws groups of runs, such as the seeds of a method: the mean of each, its range as a band."""
-    figure, (top, bottom) = _panels()
-    for number, (label, paths) in enumerate(groups.items()):
-        runs = [metrics.read(path) for path in paths]
-        colour = _COLOURS[number % len(_COLOURS)]
-        seeds = f" ({len(runs)} runs)" if len(runs) > 1 else ""
-        _band(top, runs, "rollout/success_mean", colour, "", linestyle=":", window=15, shade=False)
-        _band(top, runs, f"eval/{split}_success", colour, label + seeds, marker="o")
-        _band(bottom, runs, "policy/entropy_mean", colour, label + seeds, window=15)
-    _finish_success(
-        top, f"lines: {_SPLITS.get(split, (split,))[0]}; dotted: training games; bands: range over runs"
-    )
-    _finish_entropy(bottom)
-    bottom.legend(frameon=False, fontsize=9)
-    _save(figure, png_path)
-
-
-def _panels() -> tuple[Any, tuple[Axes, Axes]]:
-    return plt.subplots(2, 1, figsize=(8.4, 6.6), sharex=True, height_ratios=(1.7, 1), layout="constrained")
-
-
-def _eval_points(axes: Axes, rows: Sequence[Any], split: str, label: str, colour: str, marker: str) -> None:
     iterations, rate = series(rows, f"eval/{split}_success")
     if not len(rate):
         return
@@ -121,7 +80,7 @@ def _eval_points(axes: Axes, rows: Sequence[Any], split: str, label: str, colour
         )  # fmt: skip
 
 
-def _alpha_band(axes: Axes, rows: Sequence[Any]) -> None:
+def _alpha_band(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
     iterations, low = series(rows, "aem/alpha_min")
     other, high = series(rows, "aem/alpha_max")
     handles, labels = axes.get_legend_handles_labels()
@@ -137,87 +96,79 @@ def _alpha_band(axes: Axes, rows: Sequence[Any]) -> None:
         axes.legend(handles, labels, frameon=False, fontsize=9, ncols=2)
 
 
-def _band(
-    axes: Axes, runs: Sequence[Any], name: str, colour: str, label: str,
-    *, window: int = 1, shade: bool = True, **style: Any,
-) -> None:  # fmt: skip
-    by_iteration: dict[float, list[float]] = collections.defaultdict(list)
-    for rows in runs:
-        iterations, values = series(rows, name)
-        width = max(1, min(window, len(values) // 6))
-        for iteration, value in zip(iterations, smooth(values, width)):
-            by_iteration[iteration].append(value)
-    # Only iterations that every run has: a mean over fewer runs would jump where one ends.
-    whole = sorted(i for i, values in by_iteration.items() if len(values) == len(runs))
-    if not whole:
-        return
-    values = np.array([by_iteration[i] for i in whole])
-    axes.plot(whole, values.mean(1), color=colour, linewidth=1.6, markersize=4, label=label or None, **style)
-    if shade and len(runs) > 1:
-        axes.fill_between(whole, values.min(1), values.max(1), color=colour, alpha=0.15, linewidth=0)
+def group(words: Sequence[str]) -> dict[str, list[Path]]:
+    """Returns the metrics files of each group.
+
+    A word is a run directory, a metrics file or a pattern; LABEL= before one puts it and those that follow, up to the
+    next label, into one group. Without a label the directory's name says the method.
+
+    Raises:
+      ValueError: if a word leads to no metrics.
+    """
+    groups: dict[str, list[Path]] = {}
+    label = ""
+    for word in words:
+        files = _metrics_files(word)
+        # A shell expands LABEL=runs/a_* only when files are so named, so paths after a label belong to it.
+        name, has_label, path = word.partition("=")
+        if not files and has_label and "/" not in name:
+            label, files = name, _metrics_files(path)
+        if not files:
+            raise ValueError(f"no metrics at {word}")
+        if label:
+            groups.setdefault(label, []).extend(files)
+            continue
+        by_directory = {file.parent: file for file in files}
+        for method, directories in outcomes.by_method(by_directory).items():
+            groups.setdefault(method, []).extend(by_directory[directory] for directory in directories)
+    return groups
 
 
-def _finish_success(axes: Axes, title: str) -> None:
-    axes.set_ylim(-0.02, 1.05)
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.set_ylabel("success")
-    axes.set_title(title, loc="left", fontsize=11)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, loc="best", fontsize=9)
-    _dress(axes)
+def _metrics_files(path: str) -> list[Path]:
+    place = Path(path)
+    found = [place]
+    if not place.exists() and set(path) & set("*?["):
+        root = Path(place.anchor)
+        found = sorted(root.glob(str(place.relative_to(root))))
+    files = [file / "metrics.jsonl" if file.is_dir() else file for file in found]
+    return files if all(file.is_file() for file in files) else []
 
 
-def _finish_entropy(axes: Axes) -> None:
-    axes.set_ylim(bottom=0)
-    axes.set_ylabel("response entropy (nats)")
-    axes.set_xlabel("iteration")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
-    _dress(axes)
-
-
-def _dress(axes: Axes) -> None:
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def _save(figure: Any, path: str | Path) -> None:
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+def table(groups: Mapping[str, Sequence[Path]]) -> str:
+    """Returns the Markdown table of the last evaluations of each group's runs."""
+    return ablation_table.markdown(
+        {label: [outcomes.read(path.parent) for path in paths] for label, paths in groups.items()}
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("runs", nargs="+", help="run directory or metrics.jsonl, or LABEL=PATH for a group")
-    parser.add_argument("--out", default="", help="PNG to write; plot.png in the run directory by default")
-    parser.add_argument("--split", default="valid_seen", help="evaluation split of a comparison")
+    add = parser.add_argument
+    add("words", nargs="*", metavar="RUN", help="run directory or metrics.jsonl, or LABEL=PATH for a group")
+    add("--runs", action="append", default=[], help="the same, as an option; a pattern in quotes is expanded")
+    add("--out", default="", help="PNG to write; plot.png in the run, or beside the runs, by default")
+    add("--split", default="valid_seen", help="evaluation split of a comparison")
+    add("--baseline", default="", help="method whose entropy the others' are compared with, seed by seed")
     options = parser.parse_args(argv)
-    groups: dict[str, list[Path]] = {}
-    label = ""
-    for word in options.runs:
-        # A shell expands LABEL=runs/a_* only when files are so named, so paths after a label belong to it.
-        name, has_label, path = word.rpartition("=")
-        label = name if has_label else (label or Path(word).name)
-        groups.setdefault(label, []).extend(_metrics_files(path))
-    paths = [path for group in groups.values() for path in group]
-    out = Path(options.out) if options.out else paths[0].parent / "plot.png"
-    if len(paths) == 1:
-        plot_run(paths[0], out)
-    else:
-        plot_runs(groups, out, split=options.split)
+    try:
+        groups = group([*options.words, *options.runs])
+        paths = [path for some in groups.values() for path in some]
+        if not paths:
+            parser.error("name a run, or several")
+        if len(paths) == 1:
+            out = Path(options.out) if options.out else paths[0].parent / "plot.png"
+            plot_run(paths[0], out)
+        else:
+            out = Path(options.out) if options.out else paths[0].parent.parent / "plot.png"
+            plot_methods(groups, out, split=options.split, baseline=options.baseline)
+            text = table(groups)
+            out.with_suffix(".md").write_text(text)
+            print(text)
+    except ValueError as error:
+        sys.exit(f"error: {error}")
     print(out)
-
-
-def _metrics_files(path: str) -> list[Path]:
-    found = (
-        sorted(Path().glob(path)) if not Path(path).is_absolute() and set(path) & set("*?[") else [Path(path)]
-    )
-    files = [file / "metrics.jsonl" if file.is_dir() else file for file in found]
-    if missing := [str(file) for file in files if not file.is_file()] or ([] if files else [path]):
-        sys.exit(f"no metrics at {', '.join(missing)}")
-    return files
 
 
 if __name__ == "__main__":

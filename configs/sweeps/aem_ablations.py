@@ -4,7 +4,8 @@ python -m tools.run_sweep --sweep=configs/sweeps/aem_ablations.py --workdir=runs
 python -m tools.run_sweep --sweep=configs/sweeps/aem_ablations.py:quick,seeds=2 --workdir=runs/aem_quick   only runs
 python -m tools.plot_runs --runs='runs/aem_ablations/*-seed*' --baseline=grpo
 
-30 cells of about 11 minutes on 2 CPU cores, one after the other: 5.5 hours. All cells start from one clone
+30 cells of about 20 minutes (40 iterations of 24 s, and evaluations) on 2 CPU cores, one after the other: 10 hours;
+reckoned from single runs, not measured. All cells start from one clone
 (`warmstart.seed=0`), so that methods and seeds differ in reinforcement learning only.
 
 Expected: `aem` above `grpo` (the paper, with a 1.5B model: 76.8 against 68.0), `aem_shuffle` near `grpo`, because its

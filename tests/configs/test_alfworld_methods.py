@@ -43,7 +43,7 @@ def test_methods_are_complete_locked_and_buildable(name: str, text: str) -> None
     assert arguments.leaves(config).keys() == arguments.leaves(common.base()).keys()
     assert config.is_locked
     assert config.credit.aem.enabled == (name == "aem" or "aem" in text)
-    builder._credit(config.credit)
+    builder.credit_settings(config.credit)
     builder.ObjectiveSettings(**config.objective.to_dict())
     builder.selection(config.selection)
 
