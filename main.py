@@ -56,10 +56,11 @@ def run(config: Any, workdir: Path, mode: str) -> None:
     from rl.builder import build
     from rl.progress import Progress
     from tools.plot_runs import plot_run
+    from tools.reopen import open_pool
 
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(Progress(config.train.iterations))
-        pool = stack.enter_context(_pool(config, progress))
+        pool = stack.enter_context(open_pool(config, progress))
         parts = build(config, workdir, pool=pool, progress=progress)
         stack.callback(parts.checkpoints.close)
         stack.callback(parts.writer.close)
@@ -72,49 +73,6 @@ def run(config: Any, workdir: Path, mode: str) -> None:
             progress.message(f"{stop}. The same command goes on from {workdir}")
             return
         summary.finish(parts, draw=plot_run)
-
-
-def _pool(config: Any, progress: Any) -> Any:
-    from envs.pool import EnvPool
-
-    env = config.env
-    settings = env.settings.to_dict() | {"context": config.rollout.context}
-    if env.name == "alfworld":
-        settings["data_dir"] = str(_games(env, progress))
-    return EnvPool(
-        name=env.name,
-        config=settings,
-        workers=env.workers,
-        slots=config.rollout.slots,
-        deadline_s=env.deadline_s,
-        restarts=env.restarts,
-        interpreter=env.interpreter or None,
-        address=list(env.addresses),
-        token=os.environ.get("AGENTROPY_ENV_TOKEN"),
-    )
-
-
-def _games(env: Any, progress: Any) -> Path:
-    """The directory of ALFWorld games: the one that is named, else made on first use into the cache."""
-    named = env.data_dir or os.environ.get("ALFWORLD_DATA")
-    if named:
-        return Path(named)
-    from envs.tasks.alfworld.games import make_games
-    from rl import cache, downloads
-
-    home = cache.directory("alfworld", env.games)
-    with downloads.locked(home):  # runs that start together wait for the one that makes the games
-        if (home / "json_2.1.1").is_dir():
-            return home
-        games = env.games.to_dict()
-        total = sum(games[split] for split in ("train", "valid_seen", "valid_unseen"))
-        source = downloads.package_wheel("alfworld", "0.4.2")
-        with progress.bar("making games", total) as advance:
-            made = make_games(source, home, progress=lambda *_: advance(), **games)
-    progress.message(
-        f"games in {home}: " + ", ".join(f"{split} {len(paths)}" for split, paths in made.items())
-    )
-    return home
 
 
 def _claim(workdir: Path, config: Any) -> None:

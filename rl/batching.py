@@ -84,13 +84,15 @@ def _deal(rows: list[Row], minibatch_responses: int, seed: int) -> list[list[Row
     """Rows in mini-batches of equal numbers of rows, as many as the responses fill (at least one)."""
     responses = sum(len(set(row.response_id) - {-1}) for row in rows)
     count = max(1, round(responses / minibatch_responses)) if minibatch_responses else 1
-    count = min(count, max(1, len(rows)))
+    count = min(count, len(rows))
     order = random.Random(seed).sample(rows, len(rows))
     return [order[number::count] for number in range(count)]
 
 
 def _table(rows: list[_Record], bucket: int) -> Responses:
-    size = max(1, -(-len(rows) // bucket)) * bucket
+    # Every id lies in [0, size), also where many episodes failed.
+    ids = max((1 + max(row[:4]) for row in rows), default=1)
+    size = -(-max(ids, len(rows)) // bucket) * bucket
     columns = list(zip(*rows, strict=True)) if rows else [()] * 7
 
     def column(values: Sequence[float], dtype: type) -> np.ndarray:

@@ -141,6 +141,6 @@ def _numbered(groups: Sequence[Sequence[Trajectory]]) -> list[Trajectory]:
     out = []
     for number, members in enumerate(groups):
         for trajectory in members:
-            trajectory.draw = dataclasses.replace(trajectory.draw, group=number)
-            out.append(trajectory)
+            draw = dataclasses.replace(trajectory.draw, group=number)
+            out.append(dataclasses.replace(trajectory, draw=draw))  # `sampled` keeps its own numbers
     return out

@@ -128,10 +128,10 @@ def gigpo(
             return grpo(values, ids, trajectory, valid, ddof=ddof, eps=eps, unit=unit, singleton=singleton)
         return centred(values, ids, trajectory, valid, unit=unit, singleton=singleton)
 
-    finite = valid & jnp.isfinite(reward)
+    known = valid & jnp.isfinite(outcome)
+    finite = known & jnp.isfinite(reward)
     to_go = trajectories.discounted(reward, trajectory, turn, finite, discount=gamma)
     steps = relative(jnp.where(finite, to_go, jnp.nan), step_group, "response")
-    known = valid & jnp.isfinite(outcome)
     return jnp.where(known, relative(outcome, group, unit) + omega * steps, 0)
 
 

@@ -53,7 +53,7 @@ def _order(trajectory: Array, turn: Array, valid: Array) -> tuple[Array, Array, 
     order = jnp.lexsort((turn, segment))
     ordered = segment[order]
     continues = (ordered == jnp.roll(ordered, -1)) & (ordered < num_rows)
-    return order, continues.at[-1].set(False), known
+    return order, continues & (jnp.arange(num_rows) < num_rows - 1), known
 
 
 def _back(ordered: Array, order: Array) -> Array:

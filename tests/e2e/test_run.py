@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -16,53 +15,14 @@ import pytest
 
 from rl.checkpoint import Checkpoints
 from rl.records import RESPONSE_FIELDS, read_lines
+from tests.e2e.tiny import ROOT, TINY, environment
 
-ROOT = Path(__file__).parents[2]
-# As small as the whole path allows; the cache directory is shared, so games and the warm start are made once.
-TINY = [
-    "--config.env.games.train=60",
-    "--config.env.games.valid_seen=8",
-    "--config.env.games.valid_unseen=8",
-    "--config.model.small.width=32",
-    "--config.model.small.hidden=64",
-    "--config.model.small.head_size=8",
-    "--config.model.small.layers=2",
-    "--config.warmstart.episodes=40",
-    "--config.warmstart.steps=20",
-    "--config.warmstart.batch_tokens=1024",
-    "--config.rollout.groups=2",
-    "--config.learner.minibatch_responses=30",
-    "--config.learner.row_buckets=(512,)",
-    "--config.eval.games=4",
-    "--config.eval.final_games=4",
-    "--config.objective.kl_coef=0.01",
-]
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from rl.downloads import package_wheel
-
-    try:
-        wheel = package_wheel("alfworld", "0.4.2")
-    except RuntimeError as error:
-        pytest.skip(f"no source of games: {error}")
-    home = tmp_path_factory.mktemp("cache")
-    package = home / "packages" / "alfworld-0.4.2"
-    package.mkdir(parents=True)
-    (package / wheel.name).symlink_to(wheel)
-    return home
 
 
 def command(workdir: Path, *more: str) -> list[str]:
     config = "--config=configs/alfworld_aem.py:quick"
     return [sys.executable, "main.py", config, f"--workdir={workdir}", *TINY, *more]
-
-
-def environment(cache: Path) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "ALFWORLD_DATA")}
-    return kept | {"AGENTROPY_CACHE": str(cache), "JAX_PLATFORMS": "cpu"}
 
 
 def run(workdir: Path, cache: Path, *more: str) -> subprocess.CompletedProcess[str]:

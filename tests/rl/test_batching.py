@@ -78,6 +78,32 @@ def test_table() -> None:
     np.testing.assert_allclose(table.reward[:3], [-0.1, 10, 0])
 
 
+def test_shaping_joins_the_penalty_and_masked_episodes_are_left_out() -> None:
+    episodes = [
+        episode(0, 0, [(1, 1), (1, 2)], reward=10.0, penalties=(-0.1, 0.0)),
+        episode(0, 1, [(1, 1), (2, 2)], reward=5.0),
+    ]
+    episodes[0].turns[1].shaping, episodes[0].turns[1].step_group = -0.5, 3
+    episodes[1].masked = "step_limit"
+    batch = batching.pack(episodes, context="conversation", **SETTINGS)
+    table = batch.responses
+    assert int(table.valid.sum()) == 2 and sorted(spans(batch)) == [0, 1]
+    np.testing.assert_allclose(table.penalty[:2], [-0.1, -0.5])
+    np.testing.assert_allclose(table.reward[:2], [-0.1, 9.5])
+    np.testing.assert_allclose(
+        table.outcome[:2], [10, 10]
+    )  # the bare return: the estimator's mode adds the rest
+    assert table.step_group[:2].tolist() == [0, 3]
+
+
+def test_ids_stay_below_the_size_of_the_table() -> None:
+    """Or the last episodes would belong to no trajectory where many before them failed."""
+    episodes = [episode(n // 4, n % 4, [(1, 1)], failed="" if n > 9 else "x") for n in range(12)]
+    table = batching.pack(episodes, context="conversation", **SETTINGS).responses
+    assert table.trajectory[table.valid].tolist() == [10, 11]
+    assert table.valid.shape == (16,)
+
+
 def test_few_shapes_and_little_padding() -> None:
     source = np.random.default_rng(0)
     rows = [batching.Row([1] * n, [-1] * n, [0.0] * n) for n in source.integers(1, 33, 200)]
@@ -103,3 +129,4 @@ def test_row_too_long() -> None:
 def test_nothing_but_failures() -> None:
     batch = batching.pack([episode(0, 0, [], failed="x")], context="step", **SETTINGS)
     assert batch.rows == () and not batch.responses.valid.any()
+    assert batch.minibatches == (), "no optimizer step"

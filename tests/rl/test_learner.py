@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -10,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from model import decoder, scoring, value_head
 from model import params as model_params
-from model import scoring
 from model.config import ModelConfig
 from rl import batching, optimizer
 from rl.credit.aem import AemSettings
@@ -57,14 +58,19 @@ SETTINGS = LearnerSettings(
 PACKING: dict[str, Any] = dict(context="conversation", row_buckets=(16, 64), response_bucket=32)
 
 
-def make(settings: LearnerSettings = SETTINGS, devices: int = 1, **axes: int) -> tuple[Learner, TrainState]:
+def make(
+    settings: LearnerSettings = SETTINGS, devices: int = 1, *, model: ModelConfig = MODEL, **axes: int
+) -> tuple[Learner, TrainState]:
     mesh = make_mesh(**({"data": 1, "fsdp": 1, "tensor": 1} | axes), devices=jax.devices()[:devices])
     # Plain SGD: Adam's first step is the sign of the gradient and would hide its size.
     tx = optimizer.optax.sgd(0.1)
-    learner = Learner(MODEL, settings, tx, mesh=mesh, seed=0)
-    params = model_params.init(jax.random.key(1), MODEL, mesh=mesh)
+    learner = Learner(model, settings, tx, mesh=mesh, seed=0)
+    params = model_params.init(jax.random.key(1), model, mesh=mesh)
     # A fresh model is near uniform: entropies would span less than their rounding and alpha would amplify it.
     params["embed"]["weight"] = params["embed"]["weight"] * 40
+    if model.value_head:  # as if trained: a fresh one says 0 everywhere
+        weight = jnp.linspace(-0.3, 0.4, model.width)
+        params["value_head"] = {"weight": weight, "bias": jnp.float32(0.2)}
     return learner, learner.init(params)
 
 
@@ -110,6 +116,89 @@ def test_denominators_of_a_micro_batch_are_some_peers_form() -> None:
     parts, _, _ = step(*make(settings), batch_of_episodes(), tokens=64)
     gap = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), to_host(parts.params), to_host(whole.params))
     assert max(jax.tree.leaves(gap)) > 1e-4
+
+
+CRITIC_MODEL = dataclasses.replace(MODEL, value_head=True)
+CRITIC = dataclasses.replace(
+    SETTINGS,
+    credit=CreditSettings(EstimatorSettings("gae", "trajectory", 1, 1e-6, "zero", gae_lam=0.9), "none"),
+    objective=dataclasses.replace(OBJECTIVE, value_coef=0.5, value_clip=0.2),
+)
+WIDE: dict[str, Any] = {"row_buckets": (64,)}  # one row length, so few shapes are compiled
+
+
+@functools.cache
+def critic() -> tuple[Learner, Any]:
+    """One learner for all tests, and parameters to start from (a state is donated)."""
+    learner, state = make(CRITIC, model=CRITIC_MODEL)
+    return learner, to_host(state.params)
+
+
+def test_value_is_read_where_each_response_begins() -> None:
+    """Against the head on the activation of the token before each response."""
+    learner, params = critic()
+    episodes = batch_of_episodes()
+    batch = learner.place(batching.pack(episodes, microbatch_tokens=256, **(PACKING | WIDE)))
+    value = np.asarray(learner.score(learner.init(params), batch).value)
+    said: dict[int, float] = {}
+    forward = jax.jit(functools.partial(decoder.hidden_states, config=CRITIC_MODEL))
+    for rows in batch.rows:
+        hidden = forward(params, rows.tokens, rows.positions, rows.segments)
+        at = np.asarray(value_head.values(params, hidden))
+        for b, t in zip(*np.nonzero(np.asarray(rows.response_id) >= 0), strict=True):
+            said.setdefault(int(rows.response_id[b, t]), at[b, t - 1])
+    assert len(said) == sum(len(t.turns) for t in episodes)
+    np.testing.assert_allclose(value[: len(said)], [said[r] for r in range(len(said))], rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(value[len(said) :], 0)
+    assert np.ptp(value[: len(said)]) > 0.3
+
+
+def test_microbatches_equal_the_batch_with_a_critic_and_its_loss_falls() -> None:
+    """The value term and its gradient too, also that of the head."""
+    learner, params = critic()
+    episodes = batch_of_episodes()
+    whole, _, one = step(learner, learner.init(params), episodes, **WIDE)
+    parts, credited, many = step(learner, learner.init(params), episodes, tokens=256, **WIDE)
+    assert len(credited.scored.batch.rows) >= 3
+    assert_close(whole.params, parts.params)
+    for name in ("objective/loss", "objective/value_loss", "optimizer/gradient_norm"):
+        assert one[name] == pytest.approx(many[name], rel=1e-4, abs=1e-7)
+    for name, leaf in to_host(whole.params["value_head"]).items():
+        assert np.abs(leaf - params["value_head"][name]).max() > 1e-3
+    losses = [many["objective/value_loss"]]
+    for _ in range(4):
+        parts, _, many = step(learner, parts, episodes, tokens=256, **WIDE)
+        losses.append(many["objective/value_loss"])
+    assert losses == sorted(losses, reverse=True) and losses[-1] < 0.5 * losses[0]
+
+
+def test_a_sign_mask_trains_on_the_chosen_responses_only() -> None:
+    """As if the others did not exist: their advantages may be anything, and no denominator counts them."""
+    learner, state = make(credit(sign_mask="rising"))
+    batch = learner.place(batching.pack(batch_of_episodes(), microbatch_tokens=4096, **(PACKING | WIDE)))
+    state, credited = learner.credit(state, learner.score(state, batch), 0)
+    trained, valid = np.asarray(credited.trained), np.asarray(batch.responses.valid)
+    push = np.asarray(credited.base) * (np.asarray(credited.alpha) - 1)
+    np.testing.assert_array_equal(trained, valid & (push < 0))
+    assert 0 < trained.sum() < valid.sum()
+    # The same responses in a batch where nothing else is marked as one.
+    ids = batch.rows[0].response_id
+    ids = jnp.where(np.isin(ids, np.flatnonzero(trained)), ids, -1)
+    rows = dataclasses.replace(batch.rows[0], response_id=ids)
+    scored = learner.score(state, dataclasses.replace(batch, rows=(rows,)))
+    alone = dataclasses.replace(credited, scored=scored, trained=batch.responses.valid)
+    expected, other = learner.update(learner.init(to_host(state.params)), alone)
+    junk = dataclasses.replace(credited, advantage=jnp.where(trained, credited.advantage, jnp.nan))
+    masked, metrics = learner.update(state, junk)
+    assert_close(masked.params, expected.params)
+    assert metrics["objective/loss"] == pytest.approx(other["objective/loss"], rel=1e-5)
+
+
+def test_nothing_to_train_on_is_no_optimizer_step() -> None:
+    """As after a compact filter that took every episode."""
+    masked = [dataclasses.replace(t, masked="step_limit") for t in batch_of_episodes(groups=1)]
+    _, credited, metrics = step(*make(), masked)
+    assert not credited.trained.any() and metrics == {"optimizer/step": 0, "optimizer/updates": 0}
 
 
 @pytest.mark.parametrize("axes", [dict(data=8), dict(data=2, fsdp=2, tensor=2), dict(fsdp=4, tensor=2)])
@@ -198,9 +287,11 @@ def test_penalty_in_a_group_of_failures(mode: str) -> None:
     np.testing.assert_allclose(credited.advantage[:4], expected, atol=1e-4)
 
 
-def test_penalty_of_a_response_needs_response_units() -> None:
+def test_what_does_not_go_together_is_refused() -> None:
     with pytest.raises(ValueError, match=r'set credit\.unit="response"'):
         credit(penalty="response")
+    with pytest.raises(ValueError, match="estimator='gae' needs a model with a value head"):
+        make(CRITIC)
 
 
 def test_minibatches_take_several_steps() -> None:

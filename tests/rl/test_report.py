@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rl import batching, report
-from rl.types import CreditedBatch, ScoredBatch, Scores
+from rl.types import CreditedBatch, ScoredBatch, Scores, Trajectory
 from tests.rl.episodes import episode
 
 
@@ -71,3 +71,50 @@ def test_rows_and_transcripts_agree() -> None:
     shown = report.transcripts([episodes[1]], rows, episodes)
     assert shown[0]["turns"][0]["alpha"] == 1.0 and shown[0]["turns"][0]["entropy"] == pytest.approx(0.3)
     assert "alpha" not in report.transcripts([episodes[1]])[0]["turns"][0]
+
+
+def proxy(groups: list[list[tuple[int, float, float]]]) -> tuple[list[Trajectory], CreditedBatch]:
+    """Groups of (tokens, alpha - 1, surprisal a token) of first responses; second ones hold numbers not to be read."""
+    episodes, alpha, surprisal = [], [], []
+    for g, members in enumerate(groups):
+        for m, (tokens, push, per_token) in enumerate(members):
+            episodes.append(episode(g, m, [(1, tokens), (1, 1)]))
+            alpha += [1 + push, 50.0]
+            surprisal += [per_token, 70.0]
+    batch = batching.pack(
+        episodes, context="step", microbatch_tokens=64, row_buckets=(8,), response_bucket=32
+    )
+    columns = np.full((2, batch.responses.valid.size), np.nan, np.float32)
+    columns[:, : len(alpha)] = alpha, surprisal
+    zeros = np.zeros_like(columns[0])
+    scored = ScoredBatch(batch, (), (), zeros, columns[1], zeros)
+    return episodes, CreditedBatch(scored, zeros, columns[0], zeros, zeros, batch.responses.valid)
+
+
+# surprisals of group 0: 1, 2, 2 about 5/3; of group 1: 1, 3 about 2; a lone member is compared with nobody
+PROXY = [[(2, 0.2, 0.5), (1, -0.1, 2.0), (4, -0.1, 0.5)], [(1, -0.3, 1.0), (2, 0.3, 1.5)], [(3, 0.9, 1.0)]]
+
+
+def test_proxy_metrics() -> None:
+    """Against (2/3, -1/3, -1/3, 1, -1): three of five signs agree; r = -0.4 / sqrt(0.24 * 8/3)."""
+    out = report.proxy_metrics(*proxy(PROXY))
+    assert out["credit/proxy_pairs"] == 5
+    assert out["credit/proxy_agreement"] == pytest.approx(0.6)
+    assert out["credit/proxy_pearson"] == pytest.approx(-0.5, abs=1e-5)
+
+
+def test_proxy_metrics_pass_over_what_has_no_row() -> None:
+    """Failed and masked episodes, and those without a turn, are not in the response table."""
+    episodes, batch = proxy(PROXY)
+    strangers = [episode(0, 7, [(1, 9)], failed="worker died"), episode(1, 7, [(1, 9)]), episode(0, 8, [])]
+    strangers[1].masked = "step_limit"
+    episodes[1:1] = strangers
+    assert report.proxy_metrics(episodes, batch) == report.proxy_metrics(*proxy(PROXY))
+
+
+def test_proxy_metrics_are_silent_without_modulation() -> None:
+    assert report.proxy_metrics(*proxy([[(n, 0.0, s) for n, _, s in members] for members in PROXY])) == {}
+    assert report.proxy_metrics(*proxy(PROXY[1:])) == {}, "two pairs say nothing"
+    # equal alphas: no deviation, so no correlation, and no division by it
+    flat = report.proxy_metrics(*proxy([[(n, 0.1, s) for n, _, s in PROXY[0]]]))
+    assert flat["credit/proxy_pearson"] == 0.0 and flat["credit/proxy_agreement"] == pytest.approx(1 / 3)

@@ -34,7 +34,7 @@ def sampled(response: int | Int[Array, ""], advantage: float | Float[Array, ""])
 
 
 def natural_gradient(objective: Objective, policy: Float[Array, " R"]) -> Float[Array, " R"]:
-    """Returns the gradient in the metric `g(u, v) = sum_b u_b v_b / pi_b`, a tangent vector of the simplex."""
+    """Returns the gradient in the metric `g(u, v) = sum_b u_b v_b / pi_b`, tangent to the simplex."""
     slope = jax.grad(objective)(policy)
     return policy * (slope - jnp.sum(policy * slope))
 

@@ -1,14 +1,17 @@
 """Entropy drift of a sampled response under a natural-gradient step (AEM, section 3.2.2).
 
 Claim: along the Fisher-Rao gradient of `A * log pi(a)` the entropy of the policy changes at the rate
-`A * (S(a) - H)`, `S = -log pi`. By forward differentiation the two agree to rounding (1e-12; probabilities of at
-least 0.02 keep `1 / pi` small). A finite difference of order 4 and width 1e-4 along the flow has an error near
-1e-11 from its width and 1e-12 from rounding, times the small probabilities' steep slopes: 1e-9. Where the Fisher
-matrix of token logits is inverted numerically, its condition, near 1e3, costs three digits: 1e-9.
+`A * (S(a) - H)`, `S = -log pi`. By forward differentiation the two agree to rounding (1e-12; probabilities
+of at least 0.02 keep `1 / pi` small). A finite difference of order 4 and width 1e-4 along the flow has an
+error near 1e-11 from its width and 1e-12 from rounding, times the steep slopes of small probabilities: 1e-9.
+Where the Fisher matrix of token logits is inverted numerically, its condition, near 1e3, costs a few digits:
+1e-11.
 
-What the claim needs: the metric, an exact step in response space, and a visitation that does not move. A plain
-gradient step gives another number, and even another sign.
+What the claim needs: the metric, an exact step in response space, and a visitation that does not move. A
+plain gradient step gives another number, and even another sign.
 """
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +23,8 @@ from rl.objective import surrogate
 from tests.theory import simplex, toys
 
 RESPONSES = 5
-COMMON, RARE = 0, 2
-SKEWED = [0.7, 0.2, 0.1]  # surprisal 0.36, 1.61, 2.30 around H = 0.80
+COMMON, RARE = 0, 4
+SKEWED = (0.6, 0.1, 0.1, 0.1, 0.1)  # surprisal 0.51 and 2.30 around H = 1.23
 
 
 def predicted(policy: Float[Array, " R"], advantage: float) -> np.ndarray:
@@ -45,7 +48,7 @@ def test_gradient_represents_the_differential_in_the_fisher_rao_metric() -> None
 
 @pytest.mark.parametrize("advantage", [0.8, -0.8])
 def test_flow_has_its_closed_form(advantage: float) -> None:
-    """`pi(t) = e_a + (pi - e_a) exp(-A t)`: a negative advantage leaves the corner, and in time the simplex."""
+    """`pi(t) = e_a + (pi - e_a) exp(-A t)`: a negative advantage moves away from the corner."""
     policy = simplex.random_policy(1, responses=RESPONSES)
     corner = jnp.eye(RESPONSES)[3]
     ahead = simplex.flow(simplex.sampled(3, advantage), policy, time=0.02, steps=4)
@@ -65,7 +68,7 @@ def test_drift_is_advantage_times_relative_surprisal(seed: int, advantage: float
 
 
 def test_drift_adds_up_along_the_flow() -> None:
-    """Entropy after a long way is entropy before plus the integral of the drift (Gauss-Legendre, 12 points)."""
+    """Entropy after a long way is entropy before plus the integral of the drift (Gauss-Legendre)."""
     policy, objective, span = simplex.random_policy(2, responses=RESPONSES), simplex.sampled(1, 1.3), 0.6
     points, weights = np.polynomial.legendre.leggauss(12)
     times = jnp.asarray(np.append(span * (points + 1) / 2, span))
@@ -77,14 +80,14 @@ def test_drift_adds_up_along_the_flow() -> None:
 
 def test_signs() -> None:
     """Rare and rewarded, or common and punished: entropy rises. Otherwise it falls."""
-    _, rewarded = simplex.measured(simplex.sampled, jnp.array(SKEWED), 1.0)
-    _, punished = simplex.measured(simplex.sampled, jnp.array(SKEWED), -1.0)
+    _, rewarded = simplex.measured(simplex.sampled, jnp.asarray(np.array(SKEWED)), 1.0)
+    _, punished = simplex.measured(simplex.sampled, jnp.asarray(np.array(SKEWED)), -1.0)
     assert rewarded[COMMON] < 0 < rewarded[RARE]
     assert punished[RARE] < 0 < punished[COMMON]
 
 
 def test_no_drift_from_a_uniform_policy() -> None:
-    uniform = jnp.full(RESPONSES, 1 / RESPONSES)
+    uniform = jnp.asarray(np.full(RESPONSES, 1 / RESPONSES))
     drift, _ = simplex.measured(simplex.sampled, uniform, 1.0)
     np.testing.assert_allclose(drift, 0, atol=1e-12)
 
@@ -105,16 +108,19 @@ def test_drift_of_a_batch_is_the_sum_and_on_average_a_covariance() -> None:
     advantage = jnp.asarray(np.random.default_rng(4).normal(size=RESPONSES))
     relative = simplex.relative_surprisal(policy)
     batch = jnp.array([0, 3, 3, 1])
-    summed = simplex.drift(lambda p: jnp.sum(advantage[batch] * jnp.log(p[batch])), policy)
-    assert float(summed) == pytest.approx(float(advantage[batch] @ relative[batch]), abs=1e-12)
+
+    def drift(objective: simplex.Objective) -> float:
+        return float(jax.jit(lambda p: simplex.drift(objective, p))(policy))
+
+    summed = drift(lambda p: jnp.sum(advantage[batch] * jnp.log(p[batch])))
+    assert summed == pytest.approx(float(advantage[batch] @ relative[batch]), abs=1e-12)
 
     covariance = float(jnp.sum(policy * advantage * relative))
-    expected = simplex.drift(lambda p: jnp.sum(p * advantage), policy)
-    assert float(expected) == pytest.approx(covariance, abs=1e-12)
-    assert abs(covariance - float(jnp.mean(advantage * relative))) > 0.1  # weighted by the policy
+    assert drift(lambda p: jnp.sum(p * advantage)) == pytest.approx(covariance, abs=1e-12)
+    assert abs(covariance - float(jnp.mean(advantage * relative))) > 0.05  # weighted by the policy
 
 
-@pytest.mark.parametrize("state", range(3))
+@pytest.mark.parametrize("state", [0, 2])
 def test_policy_entropy_drifts_by_the_weight_of_the_state(state: int) -> None:
     """With visitation frozen, as the paper assumes; when it moves too the derivative is another."""
     policy = jnp.stack([simplex.random_policy(10 + s, responses=4) for s in range(3)])
@@ -129,9 +135,12 @@ def test_policy_entropy_drifts_by_the_weight_of_the_state(state: int) -> None:
     def moving(p: Float[Array, "S R"]) -> Float[Array, ""]:
         return jnp.sum(toys.visitation(process, p) @ jax.vmap(simplex.entropy)(p))
 
+    def slope(of: Callable) -> float:
+        return float(jax.jit(lambda p, v: jax.jvp(of, (p,), (v,))[1])(policy, direction))
+
     want = float(visits[:, state].sum()) * predicted(policy[state], -0.7)[2]
-    assert float(jax.jvp(frozen, (policy,), (direction,))[1]) == pytest.approx(want, abs=1e-12)
-    assert abs(float(jax.jvp(moving, (policy,), (direction,))[1]) - want) > 1e-3
+    assert slope(frozen) == pytest.approx(want, abs=1e-12)
+    assert abs(slope(moving) - want) > 1e-3
 
 
 # an autoregressive policy, stepped through its token logits by the project's loss
@@ -184,14 +193,14 @@ def test_the_project_s_loss_drifts_so_in_token_logits(advantage: float) -> None:
     logits = toys.random_logits(0, TREE)
     natural, _ = drifts(logits, advantage)
     want = predicted(toys.probability(logits, TREE), advantage)
-    np.testing.assert_allclose(natural, want, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(natural, want, rtol=0, atol=1e-11)
 
 
 # what breaks it
 
 
 def test_a_plain_gradient_has_another_drift_and_even_another_sign() -> None:
-    natural, plain = (np.stack(d) for d in zip(*(drifts(toys.random_logits(s, TREE), 1.0) for s in range(8))))
+    natural, plain = (np.stack(d) for d in zip(*(drifts(toys.random_logits(s, TREE), 1.0) for s in range(3))))
     assert np.abs(natural - plain).max() > 0.1
     assert (np.sign(natural) != np.sign(plain)).any()
 
@@ -204,5 +213,5 @@ def test_the_euclidean_metric_of_the_simplex_is_another_drift() -> None:
 
 def test_surprisal_alone_is_not_the_drift() -> None:
     """Without `H` a common response that is rewarded would raise entropy."""
-    _, difference = simplex.measured(simplex.sampled, jnp.array(SKEWED), 1.0)
+    _, difference = simplex.measured(simplex.sampled, jnp.asarray(np.array(SKEWED)), 1.0)
     assert difference[COMMON] < 0 < -np.log(SKEWED[COMMON])

@@ -1,17 +1,19 @@
 """Token, response and policy entropy are nested (AEM, section 3.2.1).
 
-Claim: `H_resp(s) = E[sum_l H_l]` over responses, and policy entropy is the sum of `H_resp(s)` over turns and states,
-weighted by the probability of a visit. Both sides are finite sums here, so they agree to rounding: a sum of some
-hundred terms of size 1 has an error near 1e-14, and 1e-12 leaves room. The scoring pass of the project works in
-float32 and is held to 1e-5.
+Claim: `H_resp(s) = E[sum_l H_l]` over responses, and policy entropy is the sum of `H_resp(s)` over turns and
+states, weighted by the probability of a visit. Both sides are finite sums here, so they agree to rounding: a
+sum of some hundred terms of size 1 has an error near 1e-14, and 1e-12 leaves room. The scoring pass of the
+project works in float32 and is held to 1e-5.
 
-Conditions the identity needs, each broken below: the end token belongs to the span, entropies are summed and not
-averaged, they are those of the distribution that was sampled from, and states count as often as they are visited.
+What the identity needs, each broken below: the end token belongs to the span, entropies are summed and not
+averaged, they are those of the distribution that was sampled from, and states count as often as visited.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jaxtyping import Array, Float
 
 from model import scoring
 from rl.credit import aem
@@ -24,9 +26,9 @@ def response_entropy(probability: np.ndarray) -> float:
     return float(-(probability * np.log(probability)).sum())
 
 
-def enumerated(seed: int, tree: toys.Tree) -> tuple[np.ndarray, np.ndarray]:
+def enumerated(seed: int, tree: toys.Tree, *, scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
     """The probability of every response, and the entropies of its tokens."""
-    logits = toys.random_logits(seed, tree)
+    logits = toys.random_logits(seed, tree, scale=scale)
     return np.asarray(toys.probability(logits, tree)), np.asarray(toys.token_entropy(logits, tree))
 
 
@@ -78,8 +80,8 @@ def test_needs_the_temperature_that_was_sampled_at() -> None:
 
 
 def policy_of(tree: toys.Tree, *, states: int) -> tuple[np.ndarray, np.ndarray]:
-    """Response probabilities `[S, R]`, and the sum of token entropies `[S, R]`: a policy a state."""
-    probability, entropy = zip(*(enumerated(10 + state, tree) for state in range(states)))
+    """Response probabilities and sums of token entropies, both `[S, R]`: a policy a state, ever sharper."""
+    probability, entropy = zip(*(enumerated(10 + state, tree, scale=1.0 + state) for state in range(states)))
     return np.stack(probability), np.stack(entropy).sum(-1)
 
 
@@ -136,19 +138,23 @@ def test_policy_entropy_leaves_out_the_environment_s_own() -> None:
 def test_scoring_pass_and_response_mean_give_the_nested_numbers() -> None:
     tree = toys.response_tree(vocabulary=4, length=3)
     logits = toys.random_logits(1, tree)
-    responses, length = tree.tokens.shape
+    responses = len(tree.tokens)
     # one-hot activations pick a prefix; the head's row of a token holds its logits
     hidden = jnp.eye(len(tree.child), dtype=jnp.float32)[tree.prefix]
     params = {"embed": {"weight": logits.T.astype(jnp.float32)}}
     mask = jnp.asarray(tree.mask)
-    logp, entropy = scoring.score_hidden(
-        params, hidden, jnp.asarray(tree.tokens), mask, temperature=1.0, block=64
-    )
+    ids = jnp.where(mask, jnp.arange(responses)[:, None], -1)
+
+    @jax.jit
+    def scored() -> tuple[Float[Array, "R L"], Float[Array, "R L"], Float[Array, " R"]]:
+        tokens = jnp.asarray(tree.tokens)
+        logp, entropy = scoring.score_hidden(params, hidden, tokens, mask, temperature=1.0, block=64)
+        return logp, entropy, aem.response_mean(entropy, ids, num_responses=responses)
+
+    logp, entropy, mean = scored()
     np.testing.assert_allclose(logp, toys.token_logp(logits, tree), atol=1e-5)
     np.testing.assert_allclose(entropy, toys.token_entropy(logits, tree), atol=1e-5)
 
-    ids = jnp.where(mask, jnp.arange(responses)[:, None], -1)
-    mean = aem.response_mean(entropy, ids, num_responses=responses)
     probability = np.asarray(toys.probability(logits, tree))
     summed = np.asarray(mean) * tree.mask.sum(1)
     assert probability @ summed == pytest.approx(response_entropy(probability), abs=1e-5)

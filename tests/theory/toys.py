@@ -1,7 +1,7 @@
-"""Policies small enough to enumerate: all responses of a toy autoregressive policy, all trajectories of a toy process.
+"""Toys small enough to enumerate: all responses of an autoregressive policy, all trajectories of a process.
 
-The policy is a table of logits `[P, V]`, one free row for every prefix, so a token's distribution depends on
-everything before it. A response is a row of a `Tree`; what is 0 outside its tokens has no effect.
+The policy is a table of logits `[P, V]`, one free row for every prefix, so a token's distribution depends
+on everything before it. A response is a row of a `Tree`; what lies outside its tokens has no effect.
 """
 
 import itertools
@@ -28,14 +28,14 @@ class Tree(NamedTuple):
 def response_tree(*, vocabulary: int, length: int, ends: bool = True) -> Tree:
     """Returns all responses of at most `length` tokens, the end token included.
 
-    One that reaches `length` without the end token is cut there and is a response of its own, as in a rollout.
-    Without `ends` no token ends a response: all have `length` tokens.
+    One that reaches `length` without the end token is cut there and is a response of its own, as in a
+    rollout. Without `ends` no token ends a response: all have `length` tokens.
     """
     going_on = range(1 if ends else 0, vocabulary)
     prefixes = [p for size in range(length) for p in itertools.product(going_on, repeat=size)]
     index = {p: i for i, p in enumerate(prefixes)}
-    responses = [p + (END,) for p in prefixes] if ends else []
-    responses += itertools.product(going_on, repeat=length)
+    responses: list[tuple[int, ...]] = [(*p, END) for p in prefixes] if ends else []
+    responses += list(itertools.product(going_on, repeat=length))
     tokens, prefix = np.full((2, len(responses), length), 0)
     mask = np.zeros((len(responses), length), bool)
     for row, response in enumerate(responses):

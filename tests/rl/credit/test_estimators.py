@@ -1,5 +1,7 @@
-"""Base advantages: numbers, an independent float64 reference, laws, edge cases, and the reports of peers by number."""
+"""Base advantages: numbers, an independent float64 reference, laws, edge cases, and the reports of peers by number.
+GiGPO is in test_gigpo.py, GAE in test_gae.py, whitening in test_whitened.py."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import jax
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 
 from rl.credit import estimators
+from rl.credit.gae import gae
 from rl.objective import aggregate
 
 FUNCTIONS = {"grpo": estimators.grpo, "centred": estimators.centred, "rloo": estimators.rloo}
@@ -163,26 +166,87 @@ def test_a_group_split_over_8_devices_equals_one_device():
 
 # registry
 
+SETTINGS = dict(
+    unit="response", ddof=0, eps=0.5, singleton="raw", gamma=0.5, omega=2.0, std=True, gae_lam=0.25
+)
+OTHER = dict(
+    unit="trajectory", ddof=1, eps=0.1, singleton="zero", gamma=0.75, omega=1.0, std=False, gae_lam=0.5
+)
+GROUPS = {"unit", "singleton"}
+READS = {  # which settings each estimator depends on; whitening is on top of all
+    "grpo": GROUPS | {"ddof", "eps"},
+    "centred": GROUPS,
+    "rloo": GROUPS,
+    "outcome": set(),
+    "gigpo": GROUPS | {"ddof", "eps", "gamma", "omega", "std"},
+    "gae": {"gamma", "gae_lam"},
+}
+
+
+def table_and_value():
+    """Two trajectories of group 0, the first of two turns, and a lone one; the first turns share a state."""
+    outcome, group, trajectory, valid = arrays([2.0, 2.0, 0.0, 5.0], [0, 0, 0, 1], [0, 0, 1, 2], size=8)
+    reward, turn, step_group, _ = arrays([0.5, 1.5, 0.0, 5.0], [0, 1, 0, 0], [0, 1, 0, 2], size=8)
+    columns = dict(outcome=outcome, group=group, trajectory=trajectory, valid=valid)
+    value = arrays([0.5, 1.0, 0.25, 2.0], [0] * 4, [0] * 4, size=8)[0]
+    return SimpleNamespace(**columns, reward=reward, turn=turn, step_group=step_group), value
+
 
 @pytest.mark.parametrize("name", sorted(estimators.ESTIMATORS))
 def test_estimate_is_the_named_function_with_the_settings(name):
-    data = arrays([2.0, 2.0, 0.0, 5.0], [0, 0, 0, 1], [0, 0, 1, 2])
-    table = SimpleNamespace(**dict(zip(("outcome", "group", "trajectory", "valid"), data, strict=True)))
-    settings = estimators.EstimatorSettings(name, unit="response", ddof=0, eps=0.5, singleton="raw")
-    scalars = {"unit": "response", "singleton": "raw"} | ({"ddof": 0, "eps": 0.5} if name == "grpo" else {})
-    result = estimators.estimate(table, settings=settings)
-    np.testing.assert_allclose(result, FUNCTIONS[name](*data, **scalars), rtol=1e-6)
-    assert np.abs(result[:4]).min() > 0.3
-    assert np.abs(result - FUNCTIONS[name](*data))[3] > 1  # not the default settings
+    table, value = table_and_value()
+    s = estimators.EstimatorSettings(name, **SETTINGS)
+    groups = table.outcome, table.group, table.trajectory, table.valid
+    scalars = {"unit": "response", "singleton": "raw"}
+    full = scalars | {"ddof": 0, "eps": 0.5}
+    steps = table.trajectory, table.turn
+    expected = {
+        "grpo": lambda: estimators.grpo(*groups, **full),
+        "centred": lambda: estimators.centred(*groups, **scalars),
+        "rloo": lambda: estimators.rloo(*groups, **scalars),
+        "outcome": lambda: estimators.outcome_itself(table.outcome, table.valid),
+        "gigpo": lambda: estimators.gigpo(
+            table.outcome, table.reward, table.group, *steps, table.step_group, table.valid,
+            gamma=0.5, omega=2.0, **full,
+        ),
+        "gae": lambda: gae(table.reward, value, *steps, table.valid, gamma=0.5, lam=0.25),
+    }[name]()  # fmt: skip
+    result = estimators.estimate(table, value, settings=s)
+    np.testing.assert_allclose(result, expected, rtol=1e-6)
+    assert np.abs(result[:4]).max() > 0.3
+
+    def gap(field):
+        other = dataclasses.replace(s, **{field: OTHER[field]})
+        return np.abs(estimators.estimate(table, value, settings=other) - result).max()
+
+    assert {field for field in OTHER if gap(field) > 1e-3} == READS[name]
+
+
+@pytest.mark.parametrize("name", sorted(estimators.ESTIMATORS))
+def test_whiten_normalises_any_estimator_over_the_batch(name):
+    table, value = table_and_value()
+    table.outcome = table.outcome.at[3].set(jnp.nan)  # not known: its 0 is no advantage
+    unit = "trajectory" if name == "gae" else "response"  # a critic tells responses apart: each counts anyway
+    plain = estimators.EstimatorSettings(name, unit, ddof=1, eps=1e-6, singleton="zero", gae_lam=0.5)
+    base = estimators.estimate(table, value, settings=plain)
+    result = estimators.estimate(table, value, settings=dataclasses.replace(plain, whiten=True))
+    assert abs(result[:3].mean()) < 1e-6 and abs(np.std(result[:3], ddof=1) - 1) < 1e-4
+    np.testing.assert_array_equal(result[3:], 0)
+    assert np.corrcoef(base[:3], result[:3])[0, 1] > 0.9999
 
 
 def test_unknown_names_list_the_known_ones():
-    with pytest.raises(ValueError, match="unknown estimator 'grp'; known: centred, grpo, rloo"):
+    with pytest.raises(
+        ValueError, match="unknown estimator 'grp'; known: centred, gae, gigpo, grpo, outcome, rloo"
+    ):
         estimators.EstimatorSettings("grp", unit="trajectory", ddof=1, eps=1e-6, singleton="zero")
     with pytest.raises(ValueError, match="unknown unit='turn'; known: trajectory, response"):
         estimators.EstimatorSettings("grpo", unit="turn", ddof=1, eps=1e-6, singleton="zero")
     with pytest.raises(ValueError, match="unknown singleton='one'; known: zero, raw"):
         estimators.EstimatorSettings("grpo", unit="trajectory", ddof=1, eps=1e-6, singleton="one")
+    for field in ("gamma", "gae_lam"):
+        with pytest.raises(ValueError, match=rf"{field}=1.5 .*must lie in \[0, 1\]"):
+            estimators.EstimatorSettings("gae", "trajectory", 1, 1e-6, "zero", **{field: 1.5})
     data = arrays([1.0, 0.0], [0, 0], [0, 1])
     with pytest.raises(ValueError, match="unknown unit='turn'"):
         estimators.grpo(*data, unit="turn")
