@@ -199,7 +199,7 @@ class Rollouts:
         rows = [random.permutation(SIXTEENTHS[random.integers(4)]) for _ in range(prefixes)]
         counts = np.stack(rows)
         logits = jnp.log(jnp.asarray(counts / 16))
-        repeats = counts[TREE.prefix, TREE.tokens].prod(1)  # of 16^3 rows
+        repeats = counts[TREE.prefix, TREE.tokens].prod(1)  # of 16^2 rows
         probability = np.asarray(toys.probability(logits, TREE))
         np.testing.assert_allclose(repeats / 256, probability, atol=1e-12)
         entropy = np.asarray(toys.token_entropy(logits, TREE))
