@@ -96,10 +96,12 @@ def objective(
     """
     if settings.kl_coef != 0 and logp_ref is None:
         raise ValueError(f"kl_coef={settings.kl_coef} needs logp_ref")
-    if (settings.importance_cap > 0 or settings.importance_mask > 0) and logp_sampler is None:
-        raise ValueError(
-            f"importance_cap={settings.importance_cap} and importance_mask={settings.importance_mask} need logp_sampler"
-        )
+    if logp_sampler is None:
+        for name in ("importance_cap", "importance_mask"):
+            if getattr(settings, name) > 0:
+                raise ValueError(f"{name}={getattr(settings, name)} needs logp_sampler")
+        if settings.old_logp == "sampler":
+            raise ValueError('old_logp="sampler" needs logp_sampler')
     mask = aggregate.token_mask(response_id, valid)
     logp, entropy, logp_old = (
         _wide(logp, mask),

@@ -44,7 +44,7 @@ def test_a_method_runs(method: str, cache: Path, tmp_path: Path) -> None:
         config,
         f"--workdir={tmp_path}",
         *TINY,
-        "--config.train.iterations=1",
+        *SHORT,
     ]
     done = subprocess.run(
         command,
