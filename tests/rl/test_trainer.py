@@ -191,7 +191,7 @@ def test_rounds_of_dynamic_sampling(tmp_path: Path) -> None:
 
 
 def test_a_starved_run_saves_the_last_whole_iteration(tmp_path: Path) -> None:
-    changes = {"selection.reject_uniform": True, "selection.tries": 3}
+    changes = {"selection.reject_uniform": True, "selection.tries": 3, "train.checkpoint_every": 10}
     live = {"now": True}
     trainer, rollout, _, checkpoints = make(tmp_path, live=lambda draw: live["now"], **changes)
     iterate = trainer._iterate
