@@ -2,12 +2,12 @@
 
 python -m tools.proxy_study --workdir=runs/alfworld_aem [--states=64] [--responses=64] [--split=train] [--out=DIR]
 
-Groups are played with the checkpoint's policy at the training temperature. From all their responses `states` are drawn;
-in the context of each, `responses` new ones are sampled, and the mean of their surprisals `S = -log pi` is `H_resp`.
-`alpha - 1` (from the run's own scoring and credit) is held against `-(S - H_resp)` in two ways:
-  played   one point a state, as in the paper: the response that was played there, alpha in its task's group
-  sampled  all new responses, alpha in the group of those of one state: S is compared within states alone
-Intervals are bootstrapped over states. Writes proxy_study.json, proxy_study.md and proxy_study.png.
+Groups are played with the checkpoint's policy at the training temperature, and alpha comes from the run's own scoring
+and credit stages (with AEM's defaults where the run had it off). From all their responses `states` are drawn. In each
+one's context `responses` new ones are sampled; the mean of their surprisals `S = -log pi` is `H_resp`. A state is one
+point: `alpha - 1` of the response that was played there against `-(S - H_resp)`. Intervals are bootstrapped over
+states.
+Writes proxy_study.json, proxy_study.md and proxy_study.png.
 """
 
 from __future__ import annotations
@@ -27,16 +27,13 @@ import numpy as np
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from rl import batching, builder
+from rl import batching
+from rl.credit.aem import AemSettings
 from rl.learner import Learner
-from rl.types import Draw, ScoredBatch, Trajectory, Turn
+from rl.types import Draw, Trajectory
 from tools.reopen import reopen
 
 PAPER = {"pearson": 0.63, "agreement": 0.859}
-NAMES = {
-    "played": "played responses, alpha in their task's group",
-    "sampled": "all sampled responses, alpha in their state's group",
-}
 Statistic = Callable[[np.ndarray, np.ndarray], float]
 
 
@@ -48,7 +45,7 @@ class State:
 
 
 def pearson(one: np.ndarray, two: np.ndarray) -> float:
-    """Returns Pearson's r over all elements; NaN where either does not vary."""
+    """Returns Pearson's r; NaN where either does not vary."""
     one, two = one - one.mean(), two - two.mean()
     scale = np.sqrt(np.square(one).sum() * np.square(two).sum())
     return float((one * two).sum() / scale) if scale > 0 else float("nan")
@@ -63,10 +60,7 @@ def agreement(one: np.ndarray, two: np.ndarray) -> float:
 def bootstrap(
     one: np.ndarray, two: np.ndarray, statistic: Statistic, *, rounds: int = 2000, seed: int = 0
 ) -> tuple[float, float]:
-    """Returns the 95 % percentile interval of a statistic where the first axis (states) is resampled.
-
-    What lies under one index of that axis is drawn together; rounds that give NaN are left out.
-    """
+    """Returns the 95 % percentile interval of a statistic under resampled pairs; rounds that give NaN are left out."""
     source = np.random.default_rng(seed)
     draws = source.integers(0, len(one), (rounds, len(one)))
     values = np.array([statistic(one[d], two[d]) for d in draws])
@@ -77,17 +71,95 @@ def bootstrap(
     return float(low), float(high)
 
 
-def compare(alpha: np.ndarray, surprisal: np.ndarray, entropy: np.ndarray, *, seed: int) -> dict[str, Any]:
-    """Returns both statistics with their intervals, the points, and what the agreement leaves out.
+def states(config: Any, parts: Any, *, split: str, count: int, seed: int) -> list[State]:
+    """Plays groups and draws `count` of their responses (all, if there are fewer)."""
+    rollout = config.rollout
+    tasks = random.Random(seed).sample(
+        sorted(parts.tasks[split]), min(rollout.groups, len(parts.tasks[split]))
+    )
+    draws = [
+        Draw(task, group, member, random.Random(f"{seed}/{group}/{member}").getrandbits(32))
+        for group, task in enumerate(tasks)
+        for member in range(rollout.group_size)
+    ]
+    with parts.progress.bar("episodes", len(draws)) as advance:
+        played = parts.rollout.collect(parts.state.params, draws, on_episode=lambda _: advance())
+    batch = batching.pack(
+        played,
+        context=rollout.context,
+        microbatch_tokens=config.learner.microbatch_tokens,
+        row_buckets=config.learner.row_buckets,
+        response_bucket=config.learner.response_bucket,
+        multiple=parts.learner.row_multiple,
+    )
+    learner = with_aem(parts.learner)
+    scored = learner.score(parts.state, learner.place(batch))
+    _, credited = learner.credit(parts.state, scored, parts.iteration)
+    alpha, surprisal = np.asarray(credited.alpha), np.asarray(scored.surprisal)
+    found = [
+        State(context, float(surprisal[r]) * length, float(alpha[r]))
+        for r, (context, length) in enumerate(contexts(played, rollout.context))
+    ]
+    return random.Random(seed).sample(found, min(count, len(found)))
 
-    `alpha` and `surprisal` are [states] or [states, responses], `entropy` (H_resp) is [states]; nats.
-    """
-    one = alpha - 1
-    two = (entropy if alpha.ndim == 1 else entropy[:, None]) - surprisal
+
+def with_aem(learner: Learner) -> Learner:
+    """The learner itself, or one with AEM's defaults where it has none."""
+    settings = learner.settings
+    if settings.credit.aem is not None:
+        return learner
+    default = AemSettings(
+        threshold=0.1, scope="group", reverse=False, shuffle=False, proxy="entropy", mix=0.5
+    )
+    credit = dataclasses.replace(settings.credit, aem=default)
+    return Learner(
+        learner.config, dataclasses.replace(settings, credit=credit), learner.tx, mesh=learner.mesh, seed=0
+    )
+
+
+def contexts(played: Sequence[Trajectory], kind: str) -> list[tuple[list[int], int]]:
+    """(ids before a response, its length), in the order of the response table."""
+    out = []
+    for trajectory in played:
+        before: list[int] = []
+        for turn in trajectory.turns if trajectory.trained else ():
+            before = list(turn.context_ids) if kind == "step" else [*before, *turn.context_ids]
+            out.append((before, len(turn.response_ids)))
+            before = [*before, *turn.response_ids]
+    return out
+
+
+def surprisals(
+    sampler: Any, params: Any, context: list[int], *, count: int, limit: int, seed: int
+) -> np.ndarray:
+    """Returns `-log pi` of `count` responses sampled after one context, at the sampler's temperature."""
+    made: list[float] = []
+    while len(made) < count:
+        size = min(sampler.slots, count - len(made))
+        seeds = [(seed * 1_000_003 + len(made) + n) % 2**32 for n in range(size)]
+        first = sampler.extend(params, range(size), [context] * size, seeds, restart=[True] * size)
+        total = -np.asarray(first.logp, np.float64)
+        active = np.zeros(sampler.slots, bool)
+        active[:size] = ~np.asarray(first.stopped)
+        length = np.ones(sampler.slots, int)
+        while active.any():
+            chunk = sampler.decode(params, active, np.full(sampler.slots, limit, np.int32))
+            for slot in np.flatnonzero(active):
+                number = int(chunk.counts[slot])
+                total[slot] -= chunk.logp[slot, :number].sum()
+                length[slot] += number
+            active &= ~(chunk.stopped | chunk.full | (length >= limit))
+        made += total.tolist()
+    return np.asarray(made)
+
+
+def study(found: Sequence[State], entropies: np.ndarray, *, seed: int) -> dict[str, Any]:
+    """Returns the two statistics with their intervals, the points, and what was left out of the agreement."""
+    one = np.array([state.alpha for state in found]) - 1
+    two = entropies - np.array([state.surprisal for state in found])
     return {
-        "points": one.size,
-        "silent": int(np.sum(one == 0)),  # alpha 1: AEM's guard
-        "ties": int(np.sum((one != 0) & (two == 0))),  # S = H_resp
+        "states": len(found),
+        "silent": int(np.sum(one == 0)),  # alpha 1: AEM's guard; no sign to agree
         "pearson": pearson(one, two),
         "pearson_interval": bootstrap(one, two, pearson, seed=seed),
         "agreement": agreement(one, two),
@@ -97,193 +169,50 @@ def compare(alpha: np.ndarray, surprisal: np.ndarray, entropy: np.ndarray, *, se
     }
 
 
-def states(config: Any, parts: Any, learner: Learner, *, split: str, count: int, seed: int) -> list[State]:
-    """Plays groups and draws `count` of their responses (all, if there are fewer).
-
-    Raises:
-      ValueError: if fewer than two responses were played.
-    """
-    rollout, tasks = config.rollout, sorted(parts.tasks[split])
-    tasks = random.Random(seed).sample(tasks, min(rollout.groups, len(tasks)))
-    draws = [
-        Draw(task, group, member, random.Random(f"{seed}/{group}/{member}").getrandbits(32))
-        for group, task in enumerate(tasks)
-        for member in range(rollout.group_size)
-    ]
-    with parts.progress.bar("episodes", len(draws)) as advance:
-        played = parts.rollout.collect(parts.state.params, draws, on_episode=lambda _: advance())
-    scored = score(config, parts, played, context=rollout.context)
-    _, credited = learner.credit(parts.state, scored, parts.iteration)
-    alpha = np.asarray(credited.alpha)
-    found = [
-        State(context, surprisal, float(alpha[r]))
-        for r, (context, surprisal) in enumerate(contexts(played, rollout.context))
-    ]
-    if len(found) < 2:
-        raise ValueError(f"{len(draws)} episodes of split {split!r} gave {len(found)} responses")
-    return random.Random(seed).sample(found, min(count, len(found)))
-
-
-def score(config: Any, parts: Any, episodes: Sequence[Trajectory], *, context: str) -> ScoredBatch:
-    """Packs episodes and scores them as training does."""
-    learner = config.learner
-    batch = batching.pack(
-        episodes,
-        context=context,
-        microbatch_tokens=learner.microbatch_tokens,
-        row_buckets=learner.row_buckets,
-        response_bucket=learner.response_bucket,
-        multiple=parts.learner.row_multiple,
-    )
-    with parts.progress.phase("scoring"):
-        return parts.learner.score(parts.state, parts.learner.place(batch))
-
-
-def crediting(learner: Learner, credit: Any, **aem: Any) -> Learner:
-    """A learner that credits with the AEM settings of a run's config, switched on, and with `aem` instead of some."""
-    credit = credit.copy_and_resolve_references()
-    credit.aem.update(aem | {"enabled": True})
-    settings = dataclasses.replace(learner.settings, credit=builder.credit_settings(credit))
-    return Learner(learner.config, settings, learner.tx, mesh=learner.mesh, seed=0)
-
-
-def contexts(played: Sequence[Trajectory], kind: str) -> list[tuple[list[int], float]]:
-    """(ids before a response, its surprisal in nats), in the order of the response table."""
-    out = []
-    for trajectory in played:
-        before: list[int] = []
-        for turn in trajectory.turns if trajectory.trained else ():
-            before = list(turn.context_ids) if kind == "step" else [*before, *turn.context_ids]
-            out.append((before, -float(np.sum(turn.logp))))
-            before = [*before, *turn.response_ids]
-    return out
-
-
-def sample(sampler: Any, params: Any, context: list[int], *, count: int, limit: int, seed: int) -> list[Turn]:
-    """Returns `count` responses of at most `limit` tokens to one context, at the sampler's temperature."""
-    made: list[Turn] = []
-    while len(made) < count:
-        size = min(sampler.slots, count - len(made))
-        seeds = [(seed * 1_000_003 + len(made) + n) % 2**32 for n in range(size)]
-        first = sampler.extend(params, range(size), [context] * size, seeds, restart=[True] * size)
-        ids, logp = ([[value.item()] for value in values] for values in (first.tokens, first.logp))
-        active = np.zeros(sampler.slots, bool)
-        active[:size] = ~np.asarray(first.stopped)
-        while active.any():
-            chunk = sampler.decode(params, active, np.full(sampler.slots, limit, np.int32))
-            for slot in np.flatnonzero(active):
-                number = int(chunk.counts[slot])
-                ids[slot] += chunk.tokens[slot, :number].tolist()
-                logp[slot] += chunk.logp[slot, :number].tolist()
-                active[slot] = not (chunk.stopped[slot] or chunk.full[slot] or len(ids[slot]) >= limit)
-        made += [Turn(context, i, p, stop="", prompt="", blind="", anchor="", response="")
-                 for i, p in zip(ids, logp, strict=True)]  # fmt: skip
-    return made
-
-
-def alphas(config: Any, parts: Any, learner: Learner, sampled: Sequence[Sequence[Turn]]) -> np.ndarray:
-    """Returns alpha [states, responses] where the responses of one state are a group."""
-    episodes = [
-        Trajectory(Draw("", group, member, 0), [turn])
-        for group, turns in enumerate(sampled)
-        for member, turn in enumerate(turns)
-    ]
-    scored = score(config, parts, episodes, context="step")  # each with its whole context in a row of its own
-    _, credited = learner.credit(parts.state, scored, parts.iteration)
-    return np.asarray(credited.alpha)[: len(episodes)].reshape(len(sampled), -1)
-
-
-def study(config: Any, parts: Any, *, split: str, count: int, responses: int, seed: int) -> dict[str, Any]:
-    """Returns the result of both ways for `count` states with `responses` samples each."""
-    found = states(
-        config, parts, crediting(parts.learner, config.credit), split=split, count=count, seed=seed
-    )
-    sampled = []
-    with parts.progress.bar("states", len(found)) as advance:
-        for number, state in enumerate(found):
-            sampled.append(
-                sample(
-                    parts.rollout.sampler,
-                    parts.state.params,
-                    state.context,
-                    count=responses,
-                    limit=config.rollout.response_limit,
-                    seed=seed * 7919 + number,
-                )
-            )
-            advance()
-    # Nothing is won or lost in these groups, and each episode has one response.
-    inside = crediting(parts.learner, config.credit, scope="group", noise_variance=0.0)
-    surprisal = np.array([[-np.sum(turn.logp) for turn in turns] for turns in sampled])
-    entropy = surprisal.mean(1)
-    played = np.array([(state.alpha, state.surprisal) for state in found])
-    return {
-        "iteration": parts.iteration,
-        "split": split,
-        "states": len(found),
-        "responses": responses,
-        "h_resp": entropy.tolist(),
-        "played": compare(played[:, 0], played[:, 1], entropy, seed=seed),
-        "sampled": compare(alphas(config, parts, inside, sampled), surprisal, entropy, seed=seed),
-    }
-
-
-def table(result: dict[str, Any]) -> str:
+def table(result: dict[str, Any], *, responses: int) -> str:
     """Returns the result as Markdown, beside the paper's numbers."""
-    lines = [
-        f"{result['states']} states of split {result['split']}, {result['responses']} responses each, "
-        f"iteration {result['iteration']}; 95 % intervals over states.",
-        "",
-        "| | points | Pearson r | sign agreement | alpha = 1, S = H_resp (in r, not in agreement) |",
-        "|---|---|---|---|---|",
-    ]
-    for name, label in NAMES.items():
-        r = result[name]
-        low, high = r["pearson_interval"]
-        least, most = r["agreement_interval"]
-        lines.append(
-            f"| {label} | {r['points']} | {r['pearson']:.2f} [{low:.2f}, {high:.2f}] "
-            f"| {r['agreement']:.1%} [{least:.1%}, {most:.1%}] | {r['silent']}, {r['ties']} |"
-        )
-    paper = f"| {PAPER['pearson']} | {PAPER['agreement']:.1%} | not given |"
-    return "\n".join([*lines, f"| paper, Qwen2.5-1.5B, 64 responses each | 64 {paper}", ""])
+    low, high = result["pearson_interval"]
+    least, most = result["agreement_interval"]
+    return "\n".join(
+        [
+            f"{result['states']} states, {responses} responses each; {result['silent']} states with alpha = 1.",
+            "",
+            "| | here, 95 % interval | paper (Qwen2.5-1.5B) |",
+            "|---|---|---|",
+            f"| Pearson r | {result['pearson']:.2f} [{low:.2f}, {high:.2f}] | {PAPER['pearson']} |",
+            f"| sign agreement | {result['agreement']:.1%} [{least:.1%}, {most:.1%}] | {PAPER['agreement']:.1%} |",
+            "",
+        ]
+    )
 
 
 def draw(result: dict[str, Any], path: Path, *, title: str) -> None:
-    """Writes one scatter plot a way; the vertical axis is logarithmic beyond 0.1 nats, as S has a long tail."""
-    figure, panels = plt.subplots(1, 2, figsize=(10.4, 4.8), layout="constrained", sharey=True)
-    for axes, (name, label) in zip(panels, NAMES.items(), strict=True):
-        r = result[name]
-        one, two = (np.ravel(r[key]) for key in ("alpha_minus_1", "minus_relative_surprisal"))
-        known, agree = (one != 0) & (two != 0), np.sign(one) == np.sign(two)
-        look = {"s": 24, "alpha": 0.75} if name == "played" else {"s": 5, "alpha": 0.3, "linewidths": 0}
-        for chosen, colour, meaning in (
-            (known & agree, "tab:blue", "signs agree"),
-            (known & ~agree, "tab:red", "signs differ"),
-            (~known, "0.5", "alpha = 1 or S = H_resp"),
-        ):
-            if chosen.any():
-                axes.scatter(
-                    one[chosen], two[chosen], color=colour, label=f"{meaning} ({chosen.sum()})", **look
-                )
-        axes.axhline(0, color="0.6", linewidth=0.8, zorder=0)
-        axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
-        axes.set_yscale("symlog", linthresh=0.1)
-        axes.set_xlabel("alpha - 1")
-        text = f"{label}\nr = {r['pearson']:.2f}, signs agree {r['agreement']:.0%}"
-        axes.set_title(text, loc="left", fontsize=10)
-        legend = axes.legend(fontsize=9, loc="lower right", framealpha=0.9, edgecolor="none")
-        for handle in legend.legend_handles:
-            handle.set(sizes=[24], alpha=0.9)  # type: ignore[union-attr]
-        axes.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel("-(S - H_resp), nats")
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    one, two = np.array(result["alpha_minus_1"]), np.array(result["minus_relative_surprisal"])
+    agree = np.sign(one) == np.sign(two)
+    figure, axes = plt.subplots(figsize=(6.4, 4.6), layout="constrained")
+    for chosen, colour, name in (
+        (agree, "tab:blue", "signs agree"),
+        (~agree, "tab:red", "signs differ or alpha = 1"),
+    ):
+        axes.scatter(
+            one[chosen], two[chosen], s=22, alpha=0.75, color=colour, label=f"{name} ({chosen.sum()})"
+        )
+    axes.axhline(0, color="0.6", linewidth=0.8)
+    axes.axvline(0, color="0.6", linewidth=0.8)
+    axes.set_xlabel("alpha - 1")
+    axes.set_ylabel("-(S - H_resp), nats")
+    axes.set_title(
+        f"{title}: r = {result['pearson']:.2f}, signs agree {result['agreement']:.0%}",
+        loc="left",
+        fontsize=11,
+    )
+    axes.legend(frameon=False, fontsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
     plt.close(figure)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0, or 1 after a line on stderr that says what is wrong with the run directory."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -301,22 +230,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         with reopen(args.workdir) as (config, parts):
             if args.split not in parts.tasks:
                 raise ValueError(f"unknown split {args.split!r}; known: {', '.join(parts.tasks)}")
-            result = study(
-                config,
-                parts,
-                split=args.split,
-                count=args.states,
-                responses=args.responses,
-                seed=args.seed,
-            )
-    except (ValueError, OSError, RuntimeError) as error:
+            found = states(config, parts, split=args.split, count=args.states, seed=args.seed)
+            entropies = []
+            with parts.progress.bar("states", len(found)) as advance:
+                for number, state in enumerate(found):
+                    values = surprisals(
+                        parts.rollout.sampler,
+                        parts.state.params,
+                        state.context,
+                        count=args.responses,
+                        limit=config.rollout.response_limit,
+                        seed=args.seed * 7919 + number,
+                    )
+                    entropies.append(values.mean())
+                    advance()
+            iteration = parts.iteration
+    except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    result = study(found, np.array(entropies), seed=args.seed) | {"iteration": iteration, "split": args.split}
     out.mkdir(parents=True, exist_ok=True)
     (out / "proxy_study.json").write_text(json.dumps(result, indent=1))
-    text = table(result)
+    text = table(result, responses=args.responses)
     (out / "proxy_study.md").write_text(text)
-    draw(result, out / "proxy_study.png", title=f"{args.workdir.name}, iteration {result['iteration']}")
+    draw(result, out / "proxy_study.png", title=f"{args.workdir.name}, iteration {iteration}")
     print(text)
     print(f"written to {out}")
     return 0
