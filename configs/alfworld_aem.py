@@ -1,7 +1,7 @@
 """GRPO + AEM on ALFWorld.
 
 python main.py --config=configs/alfworld_aem.py                 a small policy on 2 CPU cores (see README for numbers)
-python main.py --config=configs/alfworld_aem.py:quick           the same path in a minute and a half
+python main.py --config=configs/alfworld_aem.py:quick           the same path, three iterations, under two minutes
 python main.py --config=configs/alfworld_aem.py:smollm2         SmolLM2-135M-Instruct, a few short iterations on CPU
 python main.py --config=configs/alfworld_aem.py:paper --config.model.path=DIR      Qwen2.5-1.5B-Instruct
 python main.py --config=configs/alfworld_aem.py:paper_7b --config.model.path=DIR   Qwen2.5-7B-Instruct
