@@ -11,6 +11,8 @@ PIP_ARGS ?=
 CONFIG ?= configs/alfworld_aem.py
 ARGS ?=
 PYTEST_ARGS ?=
+# Test files are shared out over the cores; more processes than this compile more than they save.
+WORKERS ?= -n auto --maxprocesses=4 --dist=loadfile
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet $(PIP_ARGS)
 
@@ -20,10 +22,10 @@ train: .venv/.train
 	$(BIN)/python main.py --config=$(CONFIG) $(ARGS)
 
 test: lint
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(WORKERS) $(PYTEST_ARGS)
 
 fast: lint
-	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow" $(WORKERS) $(PYTEST_ARGS)
 
 lint: .venv/.test
 	$(BIN)/ruff check .
