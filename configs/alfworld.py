@@ -77,6 +77,7 @@ EMBEDDED = {
         past_buckets=(256,),
     ),
     "learner": dict(row_buckets=(128, 192, 256, 384, 512), minibatch_responses=400, microbatch_tokens=4096),
+    "attribution": dict(width=256, rows=(1, 2, 4)),
     # At a constant rate one bad batch threw a run from 70 % back to 30 % (docs/log.md).
     "optimizer": dict(
         learning_rate=5e-4,
@@ -97,6 +98,7 @@ QUICK = {
     # One shape of everything: most of the first run is compilation.
     "rollout": dict(groups=4, group_size=4, slots=16, row_buckets=(16,), width_buckets=(64,)),
     "learner": dict(row_buckets=(512,), minibatch_responses=0),
+    "attribution": dict(rows=(4,)),
     "eval": dict(every=2, games=16, final_games=16),
     "train": dict(iterations=3, checkpoint_every=1),
     # A clone of 40 steps wins nothing: dynamic sampling would find no live group and stop.
@@ -119,6 +121,7 @@ SMOLLM2 = {
     "learner": dict(
         microbatch_tokens=1024, row_buckets=(512, 1024), response_bucket=16, score_block=256, remat="full"
     ),
+    "attribution": dict(width=1024, rows=(1,)),
     "eval": dict(every=0, games=2),
     "train": dict(iterations=2, checkpoint_every=1),
 }
@@ -139,6 +142,7 @@ def paper(*, seven_b: bool) -> dict:
             row_buckets=(1024, 1536, 2048, 2560),
             remat="full",
         ),
+        "attribution": dict(width=2560, rows=(1, 2, 4, 8)),
         "eval": dict(every=5, games=0),
         "train": dict(iterations=150, checkpoint_every=10),
     }

@@ -1,7 +1,11 @@
-"""Log-probability and entropy of given tokens in one blocked pass (methods, section 1)."""
+"""Over the vocabulary, block by block: log-probability and entropy of given tokens, and the KL of two contexts.
+
+What is computed is that of the distribution that was sampled from: logits divided by the temperature.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -62,11 +66,46 @@ def score_hidden(
     temperature: float,
     block: int,
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
-    """(logp, entropy) of `targets` under activations that predict them in place; see `score`.
+    """(logp, entropy) of `targets` under activations that predict them in place; see `score`."""
+
+    def one(hidden: jax.Array, targets: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
+        z = layers.logits(params, jnp.where(mask[..., None], hidden, 0)) / temperature
+        return _logp_entropy(z, jnp.where(mask, targets, 0), mask)
+
+    return _in_blocks(one, (hidden, targets, mask), block=block)
+
+
+def divergence(
+    p: tuple[dict[str, Any], Float[Array, "B T D"]],
+    q: tuple[dict[str, Any], Float[Array, "B T D"]],
+    mask: Bool[Array, "B T"],
+    *,
+    temperature: float,
+    block: int,
+) -> Float[Array, "B T"]:
+    """KL[p || q] in nats over the whole vocabulary at every token, float32, 0 where `mask` is False.
+
+    `p` and `q` are (params, activations that predict the tokens in place): two contexts of one policy, or two
+    policies. Differentiable in both; `block` as in `score`.
+    """
+
+    def one(hidden_p: jax.Array, hidden_q: jax.Array, mask: jax.Array) -> jax.Array:
+        z_p, z_q = (
+            layers.logits(params, jnp.where(mask[..., None], hidden, 0)) / temperature
+            for params, hidden in ((p[0], hidden_p), (q[0], hidden_q))
+        )
+        log_p, log_q = jax.nn.log_softmax(z_p), jax.nn.log_softmax(z_q)
+        return jnp.where(mask, jnp.sum(jnp.exp(log_p) * (log_p - log_q), -1), 0.0)
+
+    return _in_blocks(one, (p[1], q[1], mask), block=block)
+
+
+def _in_blocks(one: Callable[..., Any], arrays: tuple[jax.Array, ...], *, block: int) -> Any:
+    """`one` over blocks of about `block` of the `[B, T, ...]` tokens, its `[B, T]` results put together again.
 
     The scan goes over columns of T, so that rows stay on their devices when B is sharded.
     """
-    rows, length = targets.shape
+    rows, length = arrays[0].shape[:2]
     columns = min(length, max(1, block // rows))
     blocks = -(-length // columns)
 
@@ -74,20 +113,12 @@ def score_hidden(
         x = jnp.pad(x, [(0, 0), (0, blocks * columns - length)] + [(0, 0)] * (x.ndim - 2))
         return x.reshape(rows, blocks, columns, *x.shape[2:]).swapaxes(0, 1)
 
-    # checkpoint: the backward pass makes a block's logits again instead of keeping those of all blocks.
-    @jax.checkpoint
-    def one(part: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        hidden, targets, mask = part
-        hidden = jnp.where(mask[..., None], hidden, 0)
-        z = layers.logits(params, hidden) / temperature
-        return _logp_entropy(z, jnp.where(mask, targets, 0), mask)
-
-    logp, entropy = jax.lax.map(one, (split(hidden), split(targets), split(mask)))
-
     def join(x: jax.Array) -> jax.Array:
         return x.swapaxes(0, 1).reshape(rows, blocks * columns)[:, :length]
 
-    return join(logp), join(entropy)
+    # checkpoint: the backward pass makes a block's logits again instead of keeping those of all blocks.
+    step = jax.checkpoint(lambda parts: one(*parts))
+    return jax.tree.map(join, jax.lax.map(step, tuple(map(split, arrays))))
 
 
 def _logp_entropy(z: jax.Array, targets: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:

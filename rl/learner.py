@@ -3,58 +3,40 @@
 score   logp and entropy of every sampled token under the policy that sampled it, in one blocked pass; with a value
         head, what it says where each response begins
 credit  base advantage times AEM's coefficient, on response rows; no model
-update  the clipped objective, one optimizer step a mini-batch, gradients summed over its micro-batches
+update  the clipped objective, one optimizer step a mini-batch, gradients summed over its micro-batches; at located
+        responses also the divergences from their trajectory-blind contexts
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from flax import struct
 from jax.sharding import Mesh
 
 from model import params as model_params
-from model import scoring, value_head
 from model.config import ModelConfig
-from rl.credit import aem
-from rl.credit.assign import Credit, CreditSettings, assign
+from rl import passes
+from rl.credit.assign import Credit, assign
 from rl.objective import aggregate
-from rl.objective import value as value_objective
-from rl.objective.objective import ObjectiveSettings, objective
-from rl.types import CreditedBatch, ScoredBatch, Scores, Tokens, TrainBatch
+from rl.passes import LearnerSettings, TrainState
+from rl.types import Blind, CreditedBatch, ScoredBatch, TrainBatch
 from sharding import rules, transfer
 
 DENOMINATORS = ("batch", "microbatch")
 
 
-@struct.dataclass
-class TrainState:
-    """What an update changes, and the frozen reference. Weights are float32 whatever the model computes in."""
+class Updated(NamedTuple):
+    """What an update says: losses by name, and R_TA and P_TI of the located responses, [R], 0 elsewhere."""
 
-    params: Any
-    optimizer: Any
-    step: Any  # optimizer steps taken, int32
-    threshold: Any  # AEM's adaptive threshold so far, NaN before the first
-    reference: Any  # params of the KL's reference, or None without a KL term
-
-
-@dataclasses.dataclass(frozen=True)
-class LearnerSettings:
-    """What of the config shapes the three stages."""
-
-    credit: CreditSettings
-    first_k: int  # tokens of a response whose entropy counts; 0 = all
-    objective: ObjectiveSettings
-    temperature: float  # of the rollout: scores describe the distribution that was sampled from
-    epochs: int
-    block: int
-    remat: str
-    denominator: str = "batch"
+    losses: dict[str, float]
+    aware: Any
+    independent: Any
 
 
 class Learner:
@@ -77,25 +59,27 @@ class Learner:
         self.key = jax.random.key(seed)
         self.row_multiple = mesh.shape["data"] * mesh.shape["fsdp"]
         self._score = jax.jit(
-            functools.partial(_score, config=config, settings=settings), static_argnames="size"
+            functools.partial(passes.score, config=config, settings=settings), static_argnames="size"
         )
         self._credit = jax.jit(functools.partial(assign, settings=settings.credit))
         self._counts = jax.jit(aggregate.denominators)
         self._gradient = jax.jit(
-            functools.partial(_gradient, config=config, settings=settings), donate_argnums=1
+            functools.partial(passes.gradient, config=config, settings=settings), donate_argnums=1
         )
         # Named, or the compiler returns equivalent shardings of another spelling and the next call compiles again.
         where = jax.tree.map(lambda leaf: leaf.sharding, self.like())
         self._apply = jax.jit(
-            functools.partial(_apply, tx=tx), donate_argnums=0, out_shardings=(where, rules.replicated(mesh))
+            functools.partial(passes.apply, tx=tx),
+            donate_argnums=0,
+            out_shardings=(where, rules.replicated(mesh)),
         )
         self._zeros = jax.jit(lambda tree: jax.tree.map(jnp.zeros_like, tree))
 
     def init(self, params: Any) -> TrainState:
-        """The state before the first update. With a KL term the reference is a copy of `params`."""
+        """The state before the first update. With a term that reads it the reference is a copy of `params`."""
         # Placed as an update returns them, so that the second iteration compiles nothing.
         params = jax.device_put(params, model_params.shardings(self.config, self.mesh))
-        reference = jax.tree.map(jnp.copy, params) if self.settings.objective.kl_coef else None
+        reference = jax.tree.map(jnp.copy, params) if self.settings.needs_reference else None
         with jax.set_mesh(self.mesh):
             optimizer = jax.jit(self.tx.init, out_shardings=self._state_shardings(params))(params)
         scalars = transfer.to_device({"step": jnp.int32(0), "threshold": jnp.float32(jnp.nan)}, self.mesh, ())
@@ -118,7 +102,7 @@ class Learner:
         step = jax.ShapeDtypeStruct((), jnp.int32, sharding=everywhere)
         threshold = jax.ShapeDtypeStruct((), jnp.float32, sharding=everywhere)
         return TrainState(
-            params, optimizer, step, threshold, params if self.settings.objective.kl_coef else None
+            params, optimizer, step, threshold, params if self.settings.needs_reference else None
         )
 
     def _state_shardings(self, params: Any) -> Any:
@@ -150,7 +134,7 @@ class Learner:
                 scores, parts = self._score(state.params, rows, size=size)
                 entropy, surprisal, value = (a + b for a, b in zip((entropy, surprisal, value), parts))
                 old.append(scores)
-                if state.reference is not None:
+                if self.settings.objective.kl_coef:
                     reference.append(self._score(state.reference, rows, size=size)[0].logp)
         return jax.block_until_ready(
             ScoredBatch(batch, tuple(old), tuple(reference), entropy, surprisal, value)
@@ -173,13 +157,24 @@ class Learner:
         fields = {name: value for name, value in credit._asdict().items() if name != "threshold"}
         return dataclasses.replace(state, threshold=credit.threshold), CreditedBatch(scored, **fields)
 
-    def update(self, state: TrainState, credited: CreditedBatch) -> tuple[TrainState, dict[str, float]]:
-        """The state (donated) after all optimizer steps of this batch, and the loss metrics averaged over them."""
+    def place_blind(self, blocks: Sequence[Blind | None]) -> tuple[Blind | None, ...]:
+        """The blocks of `rl.blind.pack` on the mesh."""
+        return tuple(block and transfer.to_device(block, self.mesh, ("batch", "length")) for block in blocks)
+
+    def update(
+        self, state: TrainState, credited: CreditedBatch, blind: Sequence[Blind | None] = ()
+    ) -> tuple[TrainState, Updated]:
+        """The state (donated) after all optimizer steps of this batch, and what was lost, averaged over them.
+
+        `blind` holds the located responses of each micro-batch; R_TA and P_TI are those of the first epoch.
+        """
         scored, trained = credited.scored, credited.trained
         batch = scored.batch
+        blind = blind or (None,) * len(batch.rows)
+        aware = independent = jnp.zeros(trained.shape, jnp.float32)
         sums: dict[str, list[float]] = {}
         with jax.set_mesh(self.mesh):
-            for _ in range(self.settings.epochs):
+            for epoch in range(self.settings.epochs):
                 start = 0
                 for count in batch.minibatches:
                     members = range(start, start + count)
@@ -190,19 +185,22 @@ class Learner:
                     )
                     grads, parts = self._zeros(state.params), []
                     for m, share in zip(members, counts, strict=True):
-                        reference = scored.reference[m] if scored.reference else None
-                        grads, metrics = self._gradient(
+                        grads, metrics, terms = self._gradient(
                             state.params,
                             grads,
                             batch.rows[m],
                             scored.old[m].logp,
-                            reference,
+                            scored.reference[m] if scored.reference else None,
                             credited.advantage,
                             (scored.value, credited.target),
                             trained,
                             share,
+                            blind[m],
+                            state.reference if blind[m] is not None else None,
                         )
                         parts.append(metrics)
+                        if terms is not None and epoch == 0:
+                            aware, independent = aware + terms.reward, independent + terms.penalty
                     state, norms = self._apply(state, grads)
                     parts.append({name: (value, jnp.ones(())) for name, value in norms.items()})
                     for metrics in transfer.to_host(parts):
@@ -211,10 +209,8 @@ class Learner:
                             pair[0] += float(numerator)
                             pair[1] += float(denominator)
         losses = {name: top / bottom if bottom else 0.0 for name, (top, bottom) in sums.items()}
-        return state, losses | {
-            "optimizer/step": int(state.step),
-            "optimizer/updates": len(batch.minibatches),
-        }
+        losses |= {"optimizer/step": int(state.step), "optimizer/updates": len(batch.minibatches)}
+        return state, Updated(losses, aware, independent)
 
 
 def _denominators(counts: list[aggregate.Denominators], *, kind: str) -> list[aggregate.Denominators]:
@@ -222,83 +218,3 @@ def _denominators(counts: list[aggregate.Denominators], *, kind: str) -> list[ag
     if kind == "batch":
         return [aggregate.add(*counts)] * len(counts)
     return [c._replace(tokens=c.tokens * len(counts), responses=c.responses * len(counts)) for c in counts]
-
-
-def _forward(
-    params: Any, rows: Tokens, *, config: ModelConfig, settings: LearnerSettings
-) -> tuple[Any, Any, Any]:
-    """(logp, entropy, value or None), [B, T] each."""
-    hidden, mask = scoring.predicting(
-        params,
-        rows.tokens,
-        rows.positions,
-        rows.segments,
-        rows.response_id >= 0,
-        config=config,
-        remat=settings.remat,
-    )
-    logp, entropy = scoring.score_hidden(
-        params, hidden, rows.tokens, mask, temperature=settings.temperature, block=settings.block
-    )
-    return logp, entropy, value_head.values(params, hidden) if config.value_head else None
-
-
-def _score(
-    params: Any, rows: Tokens, *, config: ModelConfig, settings: LearnerSettings, size: int
-) -> tuple[Scores, tuple[jax.Array, jax.Array, jax.Array]]:
-    logp, entropy, value = _forward(params, rows, config=config, settings=settings)
-    mean = functools.partial(
-        aem.response_mean, response_id=rows.response_id, num_responses=size, first_k=settings.first_k
-    )
-    first = jnp.zeros(size, jnp.float32)
-    if value is not None:
-        starts = value_objective.starts(rows.response_id, rows.response_id >= 0)
-        ids = jnp.where(starts, rows.response_id, size)  # out of range: dropped
-        first = first.at[ids.ravel()].add(jnp.where(starts, value, 0).ravel(), mode="drop")
-    return Scores(logp, entropy), (mean(entropy), mean(-logp), first)
-
-
-def _gradient(
-    params: Any,
-    total: Any,
-    rows: Tokens,
-    logp_old: Any,
-    logp_ref: Any,
-    advantage: Any,
-    values: tuple[Any, Any],
-    trained: Any,
-    counts: aggregate.Denominators,
-    *,
-    config: ModelConfig,
-    settings: LearnerSettings,
-) -> tuple[Any, Any]:
-    def loss(params: Any) -> tuple[jax.Array, Any]:
-        logp, entropy, value = _forward(params, rows, config=config, settings=settings)
-        return objective(
-            logp,
-            entropy,
-            logp_old,
-            logp_ref,
-            rows.logp_sampler,
-            advantage,
-            rows.response_id,
-            trained,
-            counts,
-            None if value is None else (value, *values),
-            settings=settings.objective,
-        )
-
-    grads, metrics = jax.grad(loss, has_aux=True)(params)
-    return jax.tree.map(jnp.add, total, grads), metrics
-
-
-def _apply(
-    state: TrainState, grads: Any, *, tx: optax.GradientTransformation
-) -> tuple[TrainState, dict[str, Any]]:
-    updates, optimizer = tx.update(grads, state.optimizer, state.params)
-    params = optax.apply_updates(state.params, updates)
-    norms = {
-        "optimizer/gradient_norm": optax.tree.norm(grads),
-        "optimizer/update_norm": optax.tree.norm(updates),
-    }
-    return dataclasses.replace(state, params=params, optimizer=optimizer, step=state.step + 1), norms

@@ -54,8 +54,8 @@ def write_transcript(path: str | os.PathLike[str], episodes: Sequence[Mapping[st
     """Writes episodes as Markdown at `path`, and as data beside it with the suffix .jsonl.gz.
 
     An episode is {"task", "goal", "success", "stop", "return", "turns"}; a turn is {"prompt", "response", "action",
-    "valid", "reward", "stop"} and, where known, "entropy", "alpha", "advantage_before", "advantage_after". Only
-    "turns", "prompt" and "response" are required.
+    "valid", "reward", "stop"} and, where known, "entropy", "alpha", "advantage_before", "advantage_after" and the mark
+    "outlier" with "normalised" (H_n) and "aware" (R_TA). Only "turns", "prompt" and "response" are required.
     """
     path = Path(path)
     lines = [line for number, episode in enumerate(episodes) for line in _episode(number, episode)]
@@ -78,6 +78,8 @@ def numbers(turn: Mapping[str, Any]) -> str:
         words.append(f"reward {turn['reward']:+.2f}")
     if turn.get("stop"):
         words.append(f"ended by {turn['stop']}")
+    if turn.get("outlier"):
+        words.append(f"OUTLIER (H_n {turn['normalised']:+.2f}, R_TA {turn['aware']:.3f})")
     if not turn.get("valid", True):
         words.append("INVALID ACTION")
     return ", ".join(words)

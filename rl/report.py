@@ -128,11 +128,42 @@ def proxy_metrics(trajectories: Sequence[Trajectory], credited: CreditedBatch) -
     }
 
 
-def response_rows(trajectories: Sequence[Trajectory], credited: CreditedBatch) -> list[dict[str, Any]]:
+def outlier_metrics(credited: CreditedBatch, updated: Any) -> dict[str, float]:
+    """`outlier/...`: the share of located responses, what sets them apart, and STAPO's terms; {} where none is located.
+
+    `outlier/high_share` is that of the located with too much entropy; `outlier/advantage_gap` the mean advantage of
+    the located less that of the others.
+    """
+    valid, outlier, extremity, advantage, aware, independent = to_host(
+        (credited.scored.batch.responses.valid, credited.outlier, credited.extremity, credited.advantage)
+        + (updated.aware, updated.independent)
+    )
+    located, others = valid & outlier, valid & ~outlier
+    if not located.any():
+        return {}
+    held = located & ((aware != 0) | (independent != 0))
+    out = {
+        "outlier/share": located.sum() / valid.sum(),
+        "outlier/high_share": _mean(extremity[located] > 0),
+        "outlier/advantage_mean": _mean(advantage[located]),
+    }
+    if others.any():
+        out["outlier/advantage_gap"] = _mean(advantage[located]) - _mean(advantage[others])
+    if held.any():
+        out |= {"attribution/reward": _mean(aware[held]), "attribution/penalty": _mean(independent[held])}
+    return {name: float(value) for name, value in out.items()}
+
+
+def response_rows(
+    trajectories: Sequence[Trajectory], credited: CreditedBatch, updated: Any
+) -> list[dict[str, Any]]:
     """One record a response, in the order of the response table."""
     scored = credited.scored
     entropy, surprisal, alpha, base, advantage = to_host(
         (scored.entropy, scored.surprisal, credited.alpha, credited.base, credited.advantage)
+    )
+    normalised, outlier, aware, independent = to_host(
+        (credited.normalised, credited.outlier, updated.aware, updated.independent)
     )
     rows = []
     for number, trajectory in enumerate(trajectories):
@@ -150,6 +181,10 @@ def response_rows(trajectories: Sequence[Trajectory], credited: CreditedBatch) -
                     "alpha": float(alpha[r]),
                     "advantage_before": float(base[r]),
                     "advantage_after": float(advantage[r]),
+                    "normalised": float(normalised[r]),
+                    "outlier": bool(outlier[r]),
+                    "aware": float(aware[r]),
+                    "independent": float(independent[r]),
                     "reward": turn.reward,
                     "penalty": turn.penalty,
                     "shaping": turn.shaping,
@@ -188,7 +223,10 @@ def transcripts(
                     "stop": turn.stop,
                     **{
                         k: row[k]
-                        for k in ("entropy", "alpha", "advantage_before", "advantage_after")
+                        for k in (
+                            *("entropy", "alpha", "advantage_before", "advantage_after"),
+                            *("outlier", "normalised", "aware"),
+                        )
                         if k in row
                     },
                 }

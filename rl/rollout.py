@@ -230,6 +230,7 @@ class Rollout:
                 logp=episode.logp,
                 stop="stop" if stopped else "length",
                 prompt=episode.prompt,
+                system=episode.observation.system,
                 blind=episode.blind,
                 anchor=episode.observation.anchor,
                 response=text,

@@ -1,7 +1,7 @@
 """The training loop.
 
   draws -> rollout.collect -> selection.select -> step_groups.label -> batching.pack -> learner.score -> learner.credit
-        -> learner.update -> metrics
+        -> blind.pack -> learner.update -> metrics
 
 Everything random follows from (seed, iteration) and the task cursor, so a resumed run repeats the run that was not
 interrupted.
@@ -17,13 +17,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rl import batching, evaluation, records, report, selection, step_groups
+from rl import batching, blind, evaluation, records, report, selection, step_groups
 from rl.checkpoint import Checkpoints
 from rl.learner import Learner, TrainState
 from rl.metrics import MetricsWriter
 from rl.progress import Progress
 from rl.rollout import Rollout
 from rl.types import Draw, Trajectory
+from sharding.transfer import to_host
 
 
 class Interrupted(Exception):
@@ -62,6 +63,7 @@ class Parts:
     iteration: int  # whole iterations behind `state`
     cursor: int  # task draws behind `state`
     selection: selection.SelectionSettings
+    blind: blind.BlindSettings | None  # None: no term reads blind contexts
 
 
 class Trainer:
@@ -148,7 +150,8 @@ class Trainer:
                 f"every episode of iteration {self.iteration} failed; the first: {trajectories[0].failed}"
             )
         step_groups.label(trajectories)
-        batch = phases.run("batch", lambda: learner.place(self._pack(trajectories)))
+        packed = phases.run("batch", lambda: self._pack(trajectories))
+        batch = phases.run("batch", lambda: learner.place(packed))
         scored = phases.run("score", lambda: learner.score(self.state, batch))
         gap = report.mismatch(scored)
         if (
@@ -163,7 +166,8 @@ class Trainer:
         self.state, credited = phases.run(
             "credit", lambda: learner.credit(self.state, scored, self.iteration)
         )
-        self.state, losses = phases.run("update", lambda: learner.update(self.state, credited))
+        blocks, located = phases.run("blind", lambda: self._blind(trajectories, packed, credited))
+        self.state, updated = phases.run("update", lambda: learner.update(self.state, credited, blocks))
         seconds = time.perf_counter() - started
         metrics = {
             "iteration": self.iteration + 1,
@@ -172,12 +176,14 @@ class Trainer:
             **report.credit_metrics(credited),
             **report.proxy_metrics(trajectories, credited),
             **{f"policy/logp_gap_{name}": value for name, value in gap.items()},
-            **losses,
+            **updated.losses,
+            **located,
+            **report.outlier_metrics(credited, updated),
             **{f"time/{name}": value for name, value in phases.seconds.items()},
             "time/iteration": seconds,
         }
         self.cursor += drawn
-        self._record(trajectories, credited)
+        self._record(trajectories, credited, updated)
         self.parts.writer.write(self.iteration + 1, metrics)
         self.progress.update(metrics)
 
@@ -193,6 +199,23 @@ class Trainer:
             seed=self.iteration,
             multiple=self.learner.row_multiple,
         )
+
+    def _blind(self, trajectories: Sequence[Trajectory], packed: Any, credited: Any) -> Any:
+        """The blind contexts of the located responses, and how many there are; nothing without STAPO's terms."""
+        settings, tokenizer = self.parts.blind, self.parts.tokenizer
+        if settings is None:
+            return (), {}
+        located, extremity = to_host((credited.outlier & credited.trained, credited.extremity))
+        blocks, metrics = blind.pack(
+            trajectories,
+            packed,
+            located,
+            extremity,
+            encode=lambda turn: tokenizer.prompt(turn.system, turn.blind),
+            settings=settings,
+            multiple=self.learner.row_multiple,
+        )
+        return self.learner.place_blind(blocks), metrics
 
     def _evaluate(self, *, final: bool) -> None:
         settings = self.config.eval
@@ -220,9 +243,9 @@ class Trainer:
         self.parts.writer.write(self.iteration, metrics)
         self.progress.update(metrics)
 
-    def _record(self, trajectories: Sequence[Trajectory], credited: Any) -> None:
+    def _record(self, trajectories: Sequence[Trajectory], credited: Any, updated: Any) -> None:
         log = self.config.log
-        rows = report.response_rows(trajectories, credited)
+        rows = report.response_rows(trajectories, credited, updated)
         if log.responses:
             records.write_responses(self.workdir / "responses" / f"{self.iteration + 1:05d}.jsonl.gz", rows)
         if log.transcripts:

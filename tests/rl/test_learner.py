@@ -86,8 +86,8 @@ def step(
     )
     scored = learner.score(state, learner.place(batch))
     state, credited = learner.credit(state, scored, 0)
-    state, metrics = learner.update(state, credited)
-    return state, credited, metrics
+    state, updated = learner.update(state, credited)
+    return state, credited, updated.losses
 
 
 def assert_close(one: Any, two: Any, atol: float = 2e-6) -> None:
@@ -189,9 +189,9 @@ def test_a_sign_mask_trains_on_the_chosen_responses_only() -> None:
     alone = dataclasses.replace(credited, scored=scored, trained=batch.responses.valid)
     expected, other = learner.update(learner.init(to_host(state.params)), alone)
     junk = dataclasses.replace(credited, advantage=jnp.where(trained, credited.advantage, jnp.nan))
-    masked, metrics = learner.update(state, junk)
+    masked, updated = learner.update(state, junk)
     assert_close(masked.params, expected.params)
-    assert metrics["objective/loss"] == pytest.approx(other["objective/loss"], rel=1e-5)
+    assert updated.losses["objective/loss"] == pytest.approx(other.losses["objective/loss"], rel=1e-5)
 
 
 def test_nothing_to_train_on_is_no_optimizer_step() -> None:

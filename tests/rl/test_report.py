@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 
-from rl import batching, report
+from rl import batching, records, report
+from rl.learner import Updated
 from rl.types import CreditedBatch, ScoredBatch, Scores, Trajectory
 from tests.rl.episodes import episode
 
@@ -41,9 +43,21 @@ def credited(logp_error: float = 0.0) -> tuple[list, CreditedBatch]:
     entropy = np.array([0.1, 0.5, 0.3, 99.0], np.float32)  # the last row is padding
     scored = ScoredBatch(batch, (scores,), (), entropy, entropy * 2, np.zeros_like(entropy))
     base, alpha = np.array([1, 1, -1, 9], np.float32), np.array([1.2, 0.8, 1.0, 9], np.float32)
+    located = np.array([False, True, False, True])
     return episodes, CreditedBatch(
-        scored, base, alpha, base * alpha, np.zeros_like(base), batch.responses.valid
+        scored,
+        base,
+        alpha,
+        base * alpha,
+        np.zeros_like(base),
+        batch.responses.valid,
+        np.array([-0.5, 2.5, 0.1, 9], np.float32),
+        located,
+        np.where(located, 0.7, 0).astype(np.float32),
     )
+
+
+UPDATED = Updated({}, np.array([0, 1.5, 0, 9], np.float32), np.array([0, 0.25, 0, 9], np.float32))
 
 
 def test_mismatch_reads_sampled_tokens_only() -> None:
@@ -64,13 +78,36 @@ def test_credit_metrics_ignore_padding() -> None:
 
 def test_rows_and_transcripts_agree() -> None:
     episodes, batch = credited()
-    rows = report.response_rows(episodes, batch)
+    rows = report.response_rows(episodes, batch, UPDATED)
     assert [(row["trajectory"], row["turn"]) for row in rows] == [(0, 0), (0, 1), (1, 0)]
     assert [row["alpha"] for row in rows] == pytest.approx([1.2, 0.8, 1.0])
     assert rows[1]["advantage_before"] == 1.0 and rows[1]["advantage_after"] == pytest.approx(0.8)
     shown = report.transcripts([episodes[1]], rows, episodes)
     assert shown[0]["turns"][0]["alpha"] == 1.0 and shown[0]["turns"][0]["entropy"] == pytest.approx(0.3)
     assert "alpha" not in report.transcripts([episodes[1]])[0]["turns"][0]
+
+
+def test_outlier_metrics_and_marks() -> None:
+    episodes, batch = credited()
+    out = report.outlier_metrics(batch, UPDATED)
+    assert out == pytest.approx(
+        {
+            "outlier/share": 1 / 3,
+            "outlier/high_share": 1.0,
+            "outlier/advantage_mean": 0.8,
+            "outlier/advantage_gap": 0.8 - (1.2 - 1.0) / 2,
+            "attribution/reward": 1.5,
+            "attribution/penalty": 0.25,
+        }
+    )
+    none = dataclasses.replace(batch, outlier=np.zeros(4, bool))
+    assert report.outlier_metrics(none, UPDATED) == {}
+    rows = report.response_rows(episodes, batch, UPDATED)
+    assert [row["outlier"] for row in rows] == [False, True, False]
+    (shown,) = report.transcripts([episodes[0]], rows, episodes)
+    said = [records.numbers(turn) for turn in shown["turns"]]
+    assert "OUTLIER" not in said[0] and "entropy 0.500" in said[1]
+    assert "OUTLIER (H_n +2.50, R_TA 1.500)" in said[1]
 
 
 def proxy(groups: list[list[tuple[int, float, float]]]) -> tuple[list[Trajectory], CreditedBatch]:
@@ -88,7 +125,9 @@ def proxy(groups: list[list[tuple[int, float, float]]]) -> tuple[list[Trajectory
     columns[:, : len(alpha)] = alpha, surprisal
     zeros = np.zeros_like(columns[0])
     scored = ScoredBatch(batch, (), (), zeros, columns[1], zeros)
-    return episodes, CreditedBatch(scored, zeros, columns[0], zeros, zeros, batch.responses.valid)
+    return episodes, CreditedBatch(
+        scored, zeros, columns[0], zeros, zeros, batch.responses.valid, zeros, zeros > 0, zeros
+    )
 
 
 # surprisals of group 0: 1, 2, 2 about 5/3; of group 1: 1, 3 about 2; a lone member is compared with nobody

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from configs import common
 from rl import builder, selection
+from rl.learner import Updated
 from rl.metrics import MetricsWriter
 from rl.progress import Progress
 from rl.trainer import Parts, Trainer
@@ -48,10 +49,11 @@ class FakeLearner:
     def credit(self, state: State, scored: ScoredBatch, iteration: int) -> tuple[State, CreditedBatch]:
         zeros = np.zeros(scored.entropy.shape, np.float32)
         valid = scored.batch.responses.valid
-        return state, CreditedBatch(scored, zeros, zeros + 1, zeros, zeros, valid)
+        return state, CreditedBatch(scored, zeros, zeros + 1, zeros, zeros, valid, zeros, zeros > 0, zeros)
 
-    def update(self, state: State, credited: CreditedBatch) -> tuple[State, dict[str, float]]:
-        return State(state.updates + 1), {}
+    def update(self, state: State, credited: CreditedBatch, blind: Any) -> tuple[State, Updated]:
+        zeros = np.zeros(credited.alpha.shape, np.float32)
+        return State(state.updates + 1), Updated({}, zeros, zeros)
 
 
 class FakeRollout:
@@ -115,6 +117,7 @@ def make(
         iteration=iteration,
         cursor=cursor,
         selection=builder.selection(config.selection),
+        blind=builder.blind_settings(config.attribution),
     )
     return Trainer(config, parts), rollout, learner, checkpoints
 
