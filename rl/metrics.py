@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
+
 _Z95 = 1.959963984540054  # 97.5 % quantile of the normal distribution
 
 
@@ -30,6 +32,18 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
     half = _Z95 / (1 + z2 / n) * math.sqrt(rate * (1 - rate) / n + z2 / (4 * n * n))
     # At 0 and n successes the bound is exactly 0 or 1; rounding must not step over it.
     return (0.0 if successes == 0 else centre - half), (1.0 if successes == n else centre + half)
+
+
+def pearson(one: np.ndarray, two: np.ndarray, *, tolerance: float = 1e-6) -> float:
+    """Returns Pearson's r over all elements; NaN without any, or where either does not vary.
+
+    What varies by less than `tolerance` of its largest magnitude is rounding (of float32, by default).
+    """
+    one, two = np.asarray(one, np.float64), np.asarray(two, np.float64)
+    if not one.size or any(x.std() <= tolerance * np.abs(x).max() for x in (one, two)):
+        return math.nan
+    one, two = one - one.mean(), two - two.mean()
+    return float((one * two).sum() / math.sqrt(np.square(one).sum() * np.square(two).sum()))
 
 
 def fold(pairs: Mapping[str, tuple[float, float]], *, stat: str = "mean") -> dict[str, float]:
@@ -65,13 +79,15 @@ def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 class MetricsWriter:
     """Writes `metrics.jsonl` in a run directory, one flushed object an iteration.
 
+    Nothing is touched or started before the first `write`: who opens a run only to look at it leaves it as it is.
+
     What is not finite is written as null, which every JSON reader takes. A second `write` of the last iteration (an
     evaluation after its training step) is merged into that iteration's object.
 
     Args:
       directory: the run directory.
-      resume: the iteration that training goes on from; later rows of an interrupted run are dropped, so that no
-        iteration appears twice. None starts the file anew.
+      resume: the iteration that training goes on from; later rows of an interrupted run are dropped at the first
+        write, so that no iteration appears twice. None starts the file anew.
       tensorboard: writes events into `directory/tensorboard`.
       wandb_project: "" for no Weights & Biases; else the project to log to, under the directory's name.
       config: shown by Weights & Biases.
@@ -90,26 +106,36 @@ class MetricsWriter:
     ):
         self.directory, self.enabled = Path(directory), enabled
         self.path = self.directory / "metrics.jsonl"
+        self._resume, self._tensorboard = resume, tensorboard
+        self._project, self._config = wandb_project, config
         self._file: BinaryIO | None = None
         self._events: Any = None
         self._wandb: Any = None
-        self._last: dict[str, Any] = {}
+        if enabled and wandb_project:
+            _wandb(wandb_project)  # a missing package is said now, not after an iteration
+        kept = self._kept() if enabled else []
+        self._last: dict[str, Any] = kept[-1] if kept else {}
         self._last_place = 0
-        if not enabled:
-            return
-        self._wandb = _start_wandb(wandb_project, self.directory, config) if wandb_project else None
+
+    def _kept(self) -> list[dict[str, Any]]:
+        last = -1 if self._resume is None else self._resume
+        return [row for row in read(self.path) if row.get("iteration", -1) <= last] if self.path.exists() else []
+
+    def _open(self) -> BinaryIO:
+        if self._project:
+            self._wandb = _start_wandb(self._project, self.directory, self._config)
         self.directory.mkdir(parents=True, exist_ok=True)
-        kept = _keep(self.path, -1 if resume is None else resume)
-        self._file = open(self.path, "ab")
-        if kept:
-            self._last = kept[-1]
-            self._last_place = self._file.tell() - len(_line(kept[-1]))
-        if tensorboard:
+        lines = [_line(row) for row in self._kept()]
+        temporary = self.path.with_name(f".{self.path.name}")
+        temporary.write_bytes(b"".join(lines))
+        os.replace(temporary, self.path)
+        self._last_place = sum(map(len, lines[:-1]))
+        if self._tensorboard:
             from tensorboardX import SummaryWriter  # slow to import, and optional by config
 
-            self._events = SummaryWriter(
-                str(self.directory / "tensorboard"), purge_step=None if resume is None else resume + 1
-            )
+            purge = None if self._resume is None else self._resume + 1
+            self._events = SummaryWriter(str(self.directory / "tensorboard"), purge_step=purge)
+        return open(self.path, "ab")
 
     def __enter__(self) -> MetricsWriter:
         return self
@@ -124,6 +150,7 @@ class MetricsWriter:
         if self._wandb is not None:
             self._wandb.finish()
         self._file = self._events = self._wandb = None
+        self.enabled = False
 
     def evaluated(self, iteration: int) -> bool:
         """True if the last row is that of `iteration` and holds an evaluation."""
@@ -135,11 +162,13 @@ class MetricsWriter:
         Raises:
           ValueError: if the iteration is earlier than the last one.
         """
-        if self._file is None:
+        if not self.enabled:
             return
         last = self._last.get("iteration", -1)
         if iteration < last:
             raise ValueError(f"metrics of {iteration=} come after those of iteration {last}")
+        if self._file is None:
+            self._file = self._open()
         row = {name: _plain(value) for name, value in values.items()}
         if iteration == last:
             self._file.truncate(self._last_place)
@@ -175,24 +204,19 @@ def _line(row: Mapping[str, Any]) -> bytes:
     return json.dumps(row, allow_nan=False).encode() + b"\n"
 
 
-def _keep(path: Path, last: int) -> list[dict[str, Any]]:
-    """Rewrites the file with the rows up to iteration `last` and returns them."""
-    rows = [row for row in read(path) if row.get("iteration", -1) <= last] if path.exists() else []
-    temporary = path.with_name(f".{path.name}")
-    temporary.write_bytes(b"".join(_line(row) for row in rows))
-    os.replace(temporary, path)
-    return rows
-
-
-def _start_wandb(project: str, directory: Path, config: Mapping[str, Any] | None) -> Any:
+def _wandb(project: str) -> Any:
     try:
         import wandb  # pyright: ignore[reportMissingImports]  (an extra)
     except ImportError:
         raise ValueError(
             f"config.log.wandb_project={project!r} needs Weights & Biases: pip install -e '.[wandb]', or leave it empty"
         ) from None
+    return wandb
+
+
+def _start_wandb(project: str, directory: Path, config: Mapping[str, Any] | None) -> Any:
     # One id for one directory: a resumed run goes on in the same curves.
     name = directory.absolute().name
-    return wandb.init(
+    return _wandb(project).init(
         project=project, name=name, id=name, resume="allow", dir=str(directory), config=dict(config or {})
     )

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rl.metrics import MetricsWriter, add, fold, read, wilson
+from rl.metrics import MetricsWriter, add, fold, pearson, read, wilson
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,30 @@ def test_resume_has_no_iteration_twice(tmp_path: Path) -> None:
         (4, 40),
     ]
     assert read(writer.path)[3] == {"iteration": 3, "x": 3, "late": 1}
-    with MetricsWriter(tmp_path, tensorboard=False):
-        assert read(writer.path) == []
+    with MetricsWriter(tmp_path, tensorboard=False) as writer:
+        writer.write(0, {"x": 7})
+    assert read(writer.path) == [{"iteration": 0, "x": 7}]
+
+
+def test_a_writer_that_writes_nothing_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"iteration": 3, "eval/n": 2}, {"iteration": 4, "x": 1}]
+    text = "".join(json.dumps(row) + "\n" for row in rows) + '{"iteration": 5'
+    (tmp_path / "metrics.jsonl").write_text(text)
+    monkeypatch.setitem(sys.modules, "wandb", object())  # there, but not to be started
+    with MetricsWriter(tmp_path, resume=3, wandb_project="p") as writer:
+        assert writer.evaluated(3) and not writer.evaluated(4)
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+    assert (tmp_path / "metrics.jsonl").read_text() == text
+
+
+def test_pearson() -> None:
+    one = np.array([1.0, 2.0, 3.0])
+    assert pearson(one, 2 * one) == pytest.approx(1)
+    assert pearson(one, np.array([1.0, 3.0, 2.0])) == pytest.approx(0.5)
+    assert pearson(np.array([[1.0, 2.0], [3.0, 0.0]]), np.array([[2.0, 3.0], [4.0, 1.0]])) == pytest.approx(1)
+    for flat in (np.zeros(3), np.full(3, 0.1), np.float32(1.1) + np.array([0, 1.2e-7, 2.4e-7])):
+        assert math.isnan(pearson(one, flat)) and math.isnan(pearson(flat, one))
+    assert math.isnan(pearson(np.zeros(0), np.zeros(0)))
 
 
 def test_tensorboard(tmp_path: Path) -> None:
