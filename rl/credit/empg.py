@@ -51,7 +51,7 @@ def modulated(
     scale = confidence / grouped.mean(confidence, batch, valid, num_segments=1)[0].clip(
         jnp.finfo(jnp.float32).tiny
     )
-    clarity, _ = trajectories.following(jnp.exp(-settings.k_next * normalised), trajectory, turn, valid)
+    clarity = trajectories.following(jnp.exp(-settings.k_next * normalised), trajectory, turn, valid)
     value = jnp.where(valid, advantage * scale, 0) + settings.zeta * clarity
     centre = grouped.mean(value, batch, valid, num_segments=1)[0]
     return jax.lax.stop_gradient(jnp.where(valid, value - centre, 0))

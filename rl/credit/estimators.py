@@ -218,6 +218,10 @@ class EstimatorSettings:
     def needs_value(self) -> bool:
         return self.name == "gae"
 
+    @property
+    def reads_rewards(self) -> bool:
+        return self.name in ("gigpo", "gae")
+
 
 def estimate(
     table: Any, value: Float[Array, " R"] | None = None, *, settings: EstimatorSettings
@@ -231,8 +235,8 @@ def estimate(
     if not settings.whiten:
         return advantage
     known = table.valid & jnp.isfinite(table.outcome)
-    # A critic gives the responses of a trajectory different advantages: each counts.
-    unit = "response" if settings.needs_value else settings.unit
+    # Step rewards give the responses of a trajectory different advantages: each counts.
+    unit = "response" if settings.reads_rewards else settings.unit
     return whitened(advantage, table.trajectory, known, unit=unit, ddof=settings.ddof, eps=settings.eps)
 
 

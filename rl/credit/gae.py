@@ -22,12 +22,12 @@ def gae(
 ) -> Float[Array, " R"]:
     """Returns `sum_k (gamma lam)^(k - t) delta_k`, `delta_t = r_t + gamma V_{t+1} - V_t`, V = 0 after the end.
 
-    `lam = 1` is the return-to-go minus the value, `lam = 0` the TD error. Rows whose reward is not finite are treated
-    as not valid. No gradient flows through it.
+    `lam = 1` is the return-to-go minus the value, `lam = 0` the TD error. Rows whose reward or value is not finite are
+    treated as not valid. No gradient flows through it.
     """
     reward, value = jax.lax.stop_gradient((grouped.wide(reward), grouped.wide(value)))
-    valid = valid & jnp.isfinite(reward)
+    valid = valid & jnp.isfinite(reward) & jnp.isfinite(value)
     reward, value = jnp.where(valid, reward, 0), jnp.where(valid, value, 0)
-    following, _ = trajectories.following(value, trajectory, turn, valid)
+    following = trajectories.following(value, trajectory, turn, valid)
     delta = reward + gamma * following - value
     return trajectories.discounted(delta, trajectory, turn, valid, discount=gamma * lam)

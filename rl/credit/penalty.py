@@ -24,8 +24,6 @@ def compared_return(
     every turn is a sample). "advantage" and "none": the bare outcome; groups of equal outcomes then keep advantage 0,
     where a deviation made of penalties alone would be normalised to full size.
     """
-    if mode not in MODES:
-        raise ValueError(f"unknown penalty {mode=}; known: {', '.join(MODES)}")
     return MODES[mode](outcome, penalty, trajectory, valid)
 
 

@@ -13,12 +13,11 @@ from rl.credit import grouped
 
 def following(
     values: Float[Array, " R"], trajectory: Int[Array, " R"], turn: Int[Array, " R"], valid: Bool[Array, " R"]
-) -> tuple[Float[Array, " R"], Bool[Array, " R"]]:
-    """Returns the value of the next response of the same trajectory (0 at the last), and where there is one."""
+) -> Float[Array, " R"]:
+    """Returns the value of the next response of the same trajectory, 0 at the last and in rows that are not valid."""
     order, continues, known = _order(trajectory, turn, valid)
     ordered = jnp.where(known, grouped.wide(values), 0)[order]
-    following_value = jnp.where(continues, jnp.roll(ordered, -1), 0)
-    return _back(following_value, order), _back(continues, order)
+    return _back(jnp.where(continues, jnp.roll(ordered, -1), 0), order)
 
 
 def discounted(
@@ -31,10 +30,11 @@ def discounted(
 ) -> Float[Array, " R"]:
     """Returns `sum_{k >= t} discount^(k - t) values_k` over the trajectory, 0 in rows that are not valid.
 
+    A value that is not finite makes its row not valid: 0 times it would reach the other trajectories of the scan.
     With step rewards it is the discounted return-to-go (GiGPO: Feng et al. 2025, section 4.2); with TD errors and
     `discount = gamma * lambda` it is GAE's sum (Schulman et al. 2016, equation 16).
     """
-    order, continues, known = _order(trajectory, turn, valid)
+    order, continues, known = _order(trajectory, turn, valid & jnp.isfinite(values))
     ordered = jnp.where(known, grouped.wide(values), 0)[order]
     factor = jnp.where(continues, jnp.asarray(discount, ordered.dtype), 0)
 

@@ -123,6 +123,15 @@ def test_a_row_without_a_reward_is_passed_over(missing):
     np.testing.assert_array_equal(masked, result)
 
 
+@pytest.mark.parametrize("missing", [np.nan, np.inf, -np.inf])
+def test_a_row_without_a_value_is_passed_over(missing):
+    rest = [0, 0, 0, 1], [0, 1, 2, 0]
+    result = advantages([0.0, 7.0, 1.0, 3.0], [0.5, missing, 0.25, 1.0], *rest)
+    np.testing.assert_allclose(result, [0.265, 0, 0.75, 2], rtol=1e-6)
+    masked = advantages([0.0, 7.0, 1.0, 3.0], [0.5, 9.0, 0.25, 1.0], *rest, [True, False, True, True])
+    np.testing.assert_array_equal(masked, result)
+
+
 def test_one_row_and_none():
     np.testing.assert_array_equal(advantages([3.0], [1.0], [0], [4]), [2])
     np.testing.assert_array_equal(advantages([3.0], [1.0], [0], [4], [False]), [0])

@@ -2,7 +2,6 @@
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from rl.credit import estimators, penalty
 
@@ -45,8 +44,3 @@ def test_a_group_of_failures_learns_at_full_size_only_where_penalties_are_compar
     for mode, unit in (("return", "trajectory"), ("response", "response")):
         base = estimators.grpo(compared(mode, failures), GROUP, TRAJECTORY, VALID, unit=unit)
         assert np.abs(base).max() > 0.7
-
-
-def test_unknown_mode_lists_the_known_ones():
-    with pytest.raises(ValueError, match=r"unknown penalty mode='step'; known: advantage, response"):
-        compared("step")

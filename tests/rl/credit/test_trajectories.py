@@ -36,9 +36,9 @@ def discounted(*table, discount):
 
 
 def following(*table):
-    value, exists = map(np.asarray, jax.jit(trajectories.following)(*columns(*table)))
-    assert (value[len(table[0]) :] == 0).all() and not exists[len(table[0]) :].any()
-    return value[: len(table[0])], exists[: len(table[0])]
+    value = np.asarray(jax.jit(trajectories.following)(*columns(*table)))
+    assert (value[len(table[0]) :] == 0).all()
+    return value[: len(table[0])]
 
 
 def later(r, trajectory, turn, valid):
@@ -49,14 +49,14 @@ def later(r, trajectory, turn, valid):
 
 def reference(values, trajectory, turn, valid, *, discount):
     """Float64, a row at a time; no shared code."""
-    sums, nexts, exists = np.zeros(len(values)), np.zeros(len(values)), np.zeros(len(values), bool)
+    sums, nexts = np.zeros(len(values)), np.zeros(len(values))
     for r in range(len(values)):
         if valid[r]:
             rows = later(r, trajectory, turn, valid)
             sums[r] = sum(discount**k * float(values[q]) for k, q in enumerate(rows))
             if len(rows) > 1:
-                nexts[r], exists[r] = values[rows[1]], True
-    return sums, nexts, exists
+                nexts[r] = values[rows[1]]
+    return sums, nexts
 
 
 def ragged(seed) -> tuple[np.ndarray, ...]:
@@ -75,9 +75,7 @@ def ragged(seed) -> tuple[np.ndarray, ...]:
 
 
 def test_following_numbers():
-    value, exists = following([5.0, 6.0, 7.0, 9.0], [0, 0, 0, 1], [0, 1, 2, 0])
-    np.testing.assert_array_equal(value, [6, 7, 0, 0])
-    np.testing.assert_array_equal(exists, [True, True, False, False])
+    np.testing.assert_array_equal(following([5.0, 6.0, 7.0, 9.0], [0, 0, 0, 1], [0, 1, 2, 0]), [6, 7, 0, 0])
 
 
 def test_discounted_numbers():
@@ -90,12 +88,10 @@ def test_discounted_numbers():
 def test_against_float64_loops(discount):
     for seed in range(6):
         table = ragged(seed)
-        sums, nexts, exists = reference(*table, discount=discount)
+        sums, nexts = reference(*table, discount=discount)
         np.testing.assert_allclose(discounted(*table, discount=discount), sums, rtol=1e-5, atol=1e-6)
-        value, there = following(*table)
-        np.testing.assert_array_equal(value, nexts.astype(np.float32))
-        np.testing.assert_array_equal(there, exists)
-        assert exists.any() and not exists.all()
+        np.testing.assert_array_equal(following(*table), nexts.astype(np.float32))
+        assert nexts.any() and not nexts.all()
 
 
 def test_a_trajectory_as_long_as_the_table():
@@ -119,8 +115,7 @@ def test_row_order_never_matters():
     shuffled = [column[order] for column in table]
     base = discounted(*table, discount=0.95)
     np.testing.assert_allclose(discounted(*shuffled, discount=0.95), base[order], rtol=1e-6)
-    for one, other in zip(following(*shuffled), following(*table), strict=True):
-        np.testing.assert_array_equal(one, other[order])
+    np.testing.assert_array_equal(following(*shuffled), following(*table)[order])
     assert np.ptp(base) > 1
 
 
@@ -135,9 +130,14 @@ def test_trajectories_do_not_see_each_other():
 def test_rows_that_are_not_valid_are_passed_over():
     table = [1.0, np.nan, 4.0], [0, 0, 0], [0, 1, 2], [True, False, True]
     np.testing.assert_array_equal(discounted(*table, discount=0.5), [3, 0, 4])
-    value, exists = following(*table)
-    np.testing.assert_array_equal(value, [4, 0, 0])
-    np.testing.assert_array_equal(exists, [True, False, False])
+    np.testing.assert_array_equal(following(*table), [4, 0, 0])
+
+
+@pytest.mark.parametrize("missing", [np.nan, np.inf, -np.inf])
+def test_a_sum_passes_over_a_value_that_is_not_finite(missing):
+    rest = [0, 0, 0, 1, 1], [0, 1, 2, 0, 1]
+    sums = discounted([1.0, missing, 4.0, 8.0, missing], *rest, discount=0.5)
+    np.testing.assert_array_equal(sums, [3, 0, 4, 8, 0])
 
 
 def test_ids_outside_the_table_belong_to_no_trajectory():
@@ -151,7 +151,7 @@ def test_ids_outside_the_table_belong_to_no_trajectory():
 
 def test_one_row_and_no_valid_row():
     np.testing.assert_array_equal(discounted([3.0], [0], [5], discount=0.5), [3])
-    np.testing.assert_array_equal(following([3.0], [0], [5]), [[0], [False]])
+    np.testing.assert_array_equal(following([3.0], [0], [5]), [0])
     np.testing.assert_array_equal(discounted([3.0], [0], [5], [False], discount=0.5), [0])
     np.testing.assert_array_equal(following([3.0, 2.0], [0, 0], [0, 1], [False, False]), 0)
 
@@ -160,8 +160,7 @@ def test_a_table_of_one_row_and_of_none():
     for size in (0, 1):
         table = columns([2.0][:size], [0][:size], [0][:size], size=size)
         np.testing.assert_array_equal(_discounted(*table, discount=0.5), [2.0][:size])
-        value, exists = jax.jit(trajectories.following)(*table)
-        assert value.shape == (size,) and not exists.any()
+        np.testing.assert_array_equal(jax.jit(trajectories.following)(*table), [0.0][:size])
 
 
 def test_gradient_reaches_earlier_rows_and_no_padding():
@@ -174,6 +173,6 @@ def test_gradient_reaches_earlier_rows_and_no_padding():
 def test_narrow_values_are_widened():
     narrow = jax.ShapeDtypeStruct((4,), jnp.bfloat16)
     rest = [jax.ShapeDtypeStruct((4,), kind) for kind in (jnp.int32, jnp.int32, bool)]
-    assert jax.eval_shape(trajectories.following, narrow, *rest)[0].dtype == jnp.float32
+    assert jax.eval_shape(trajectories.following, narrow, *rest).dtype == jnp.float32
     sums = jax.eval_shape(functools.partial(trajectories.discounted, discount=0.5), narrow, *rest)
     assert sums.dtype == jnp.float32

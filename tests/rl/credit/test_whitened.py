@@ -79,6 +79,22 @@ def test_no_gradient_flows_through_whitening():
     np.testing.assert_array_equal(gradient, 0)
 
 
+def test_gigpo_is_whitened_over_responses():
+    # only centred: 1, 0.5, -1, -0.5 of two trajectories; mean 0, deviation sqrt(2.5 / 3) = 0.9128709 over the four
+    settings = estimators.EstimatorSettings("gigpo", "trajectory", 1, 0.0, "zero", whiten=True, std=False)
+    table = SimpleNamespace(
+        outcome=jnp.array([1.0, 1.0, 0.0, 0.0]),
+        reward=jnp.array([0.0, 1.0, 0.0, 0.0]),
+        group=jnp.zeros(4, jnp.int32),
+        trajectory=jnp.array([0, 0, 1, 1]),
+        turn=jnp.array([0, 1, 0, 1]),
+        step_group=jnp.array([0, 1, 0, 2]),
+        valid=jnp.ones(4, bool),
+    )
+    result = estimators.estimate(table, settings=settings)
+    np.testing.assert_allclose(result, [1.0954451, 0.5477226, -1.0954451, -0.5477226], rtol=1e-6)
+
+
 def test_reinforce_pp_compares_over_groups():
     # returns 10, 0 and 10, 10 of two tasks: mean 7.5, deviation 5; nobody is compared within a group
     settings = estimators.EstimatorSettings("outcome", "trajectory", 1, 1e-6, "zero", whiten=True)
