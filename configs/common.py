@@ -223,7 +223,8 @@ def _credit() -> ConfigDict:
             sign_mask="none",  # none | rising | falling: train only where AEM's sign says that entropy moves so
             # Where the penalty of an invalid action enters: "advantage" adds it to that response's advantage, after
             # normalisation, so that a group of failures stays near 0; "response" to that response's return (needs
-            # unit="response"); "return" to its episode's; "none" only counts it.
+            # unit="response"); "return" to its episode's; "none" only counts it. gigpo and gae read step
+            # rewards, which hold it: "none" there (gigpo's episodes may be compared with it too).
             penalty="advantage",
             empg=dict(
                 enabled=False,
@@ -247,6 +248,14 @@ def _credit() -> ConfigDict:
                 quantile_decay=0.0,  # weight of the previous adaptive threshold
                 noise_variance=0.0,  # of a return when actions are replayed; scales lam down
                 eps=1e-8,
+            ),
+            outliers=dict(  # STAPO: the responses where `attribution` acts
+                enabled=False,
+                localisation="normalised",  # normalised (within the step group) | shannon (entropies as is) | all
+                fence=1.5,  # distance of the fences from the batch's quartiles, in interquartile ranges
+                singleton="raw",  # raw | inlier: a response alone in its step group has its entropy, or is never one
+                ddof=1,
+                eps=1e-6,
             ),
         )
     )

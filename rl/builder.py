@@ -17,6 +17,7 @@ from rl.credit.aem import AemSettings
 from rl.credit.assign import CreditSettings
 from rl.credit.empg import EmpgSettings
 from rl.credit.estimators import EstimatorSettings
+from rl.credit.outliers import OutlierSettings
 from rl.learner import Learner, LearnerSettings
 from rl.metrics import MetricsWriter
 from rl.objective.objective import ObjectiveSettings
@@ -112,7 +113,7 @@ def selection(section: Any) -> SelectionSettings:
 
 
 def credit_settings(credit: Any) -> CreditSettings:
-    modulation, empg = credit.aem.to_dict(), credit.empg.to_dict()
+    modulation, empg, outliers = (section.to_dict() for section in (credit.aem, credit.empg, credit.outliers))
     enabled, lam, _ = (modulation.pop(name) for name in ("enabled", "lam", "first_k"))
     return CreditSettings(
         estimator=EstimatorSettings(
@@ -132,6 +133,7 @@ def credit_settings(credit: Any) -> CreditSettings:
         lam=lam,
         empg=EmpgSettings(**empg) if empg.pop("enabled") else None,
         sign_mask=credit.sign_mask,
+        outliers=OutlierSettings(**outliers) if outliers.pop("enabled") else None,
     )
 
 

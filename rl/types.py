@@ -123,3 +123,6 @@ class CreditedBatch:
     advantage: Array  # [R] what the loss uses
     target: Array  # [R] what the value head should have said, 0 without one
     trained: Array  # [R] bool, what the loss sees
+    normalised: Array  # [R] STAPO's H_n; it and the next two are 0 and False where the localisation is off
+    outlier: Array  # [R] bool, STAPO's mask M
+    extremity: Array  # [R] how far beyond the nearer fence, negative below

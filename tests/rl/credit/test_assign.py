@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rl.credit import assign
+from rl.credit import assign, penalty
 from rl.credit.aem import AemSettings
 from rl.credit.empg import EmpgSettings
 from rl.credit.estimators import EstimatorSettings
+from rl.credit.outliers import OutlierSettings
 from rl.types import Responses
 
 SIZE = 16
@@ -21,9 +22,10 @@ GAE = dataclasses.replace(GRPO, name="gae", gamma=1.0, gae_lam=1.0)
 GIGPO = dataclasses.replace(GRPO, name="gigpo", gamma=0.5)
 AEM = AemSettings(threshold=0.1, scope="group", reverse=False, shuffle=False, proxy="entropy", mix=0.5)
 EMPG = EmpgSettings(k=1.0, k_next=2.0, zeta=0.5)
+OUTLIERS = OutlierSettings("normalised", fence=1.0, singleton="raw", ddof=1, eps=0.0)
 PLAIN = assign.CreditSettings(estimator=GRPO, penalty="none")
 FULL = assign.CreditSettings(
-    estimator=dataclasses.replace(GIGPO, whiten=True), penalty="advantage", aem=AEM, empg=EMPG
+    estimator=dataclasses.replace(GIGPO, whiten=True), penalty="return", aem=AEM, empg=EMPG, outliers=OUTLIERS
 )
 SQUARE = 0.5**0.5
 ALPHA = [1.519441, 0.921589, 0.558970]  # entropies 0.2, 0.7, 1.2 at lam 1: exp(-H) over its mean 0.658137
@@ -71,7 +73,7 @@ def credit(responses, settings, *, entropy=(), surprisal=(), value=(), threshold
     ]
     result = _assign(responses, *fields, jnp.float32(threshold), settings)
     out = np.asarray(responses.valid)
-    for name in ("base", "advantage", "target", "trained"):
+    for name in ("base", "advantage", "target", "trained", "normalised", "outlier", "extremity"):
         assert not np.asarray(getattr(result, name))[~out].any(), name
     assert (np.asarray(result.alpha)[~out] == 1).all()
     rows = out.nonzero()[0]
@@ -94,6 +96,7 @@ def test_estimator_alone():
     np.testing.assert_array_equal(result.target, 0)
     assert result.trained.all()
     assert result.threshold == pytest.approx(0.3)  # AEM's, passed on
+    assert not np.any([result.normalised, result.outlier, result.extremity])
 
 
 def test_aem_scales_the_base():
@@ -164,7 +167,49 @@ def test_gigpo_reads_step_groups_and_rewards():
     np.testing.assert_allclose(result.base, np.array([2, 1, -2, -1]) * SQUARE, rtol=1e-5)
 
 
+def test_outliers_are_located_beside_the_credit():
+    # 1, 2, 3 of one state: -1, 0, 1; alone 9; quartiles -0.25 and 3, fences -3.5 and 6.25
+    rows = table([1.0, 1.0, 0.0, 0.0], [0, 0, 1, 1], [0, 1, 0, 1], step_group=[0, 0, 0, 2])
+    entropy = [1.0, 2.0, 3.0, 9.0]
+    result = credit(rows, dataclasses.replace(PLAIN, outliers=OUTLIERS, aem=AEM), entropy=entropy)
+    np.testing.assert_allclose(result.normalised, [-1, 0, 1, 9])
+    np.testing.assert_array_equal(result.outlier, [False, False, False, True])
+    np.testing.assert_allclose(result.extremity, [0, 0, 0, 2.75])
+    without = credit(rows, dataclasses.replace(PLAIN, aem=AEM), entropy=entropy)
+    np.testing.assert_array_equal(without.advantage, result.advantage)
+    assert result.trained.all()
+
+
 # who is trained on
+
+
+@pytest.mark.parametrize("missing", [np.nan, np.inf])
+def test_a_row_without_an_outcome_enters_nothing(missing):
+    settings = dataclasses.replace(FULL, sign_mask="none")
+    lost = {"outcome": missing, "trajectory": 5, "turn": 0, "group": 1, "reward": 0.5, "penalty": -0.1}
+    lost |= {"step_group": 2, "valid": True, "entropy": 40.0}
+    columns = {name: np.append(column, lost[name]) for name, column in ragged().items()}
+    entropy = columns.pop("entropy")
+    masked = table(**(columns | {"valid": np.append(columns["valid"][:-1], False)}))
+    one, other = (
+        _assign(rows, *[jnp.asarray(np.r_[entropy, [np.nan] * 5], jnp.float32)] * 3, jnp.float32(0), settings)
+        for rows in (table(**columns), masked)
+    )
+    for name in assign.Credit._fields:
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
+    assert not one.trained[10] and one.trained[9]
+
+
+@pytest.mark.parametrize("missing", [np.nan, np.inf])
+def test_a_row_without_a_value_is_not_trained_on_with_a_critic(missing):
+    rows = table([3.0, 3.0, -1.0], [0, 0, 1], [0, 1, 0], reward=[2.0, 1.0, -1.0])
+    result = credit(rows, dataclasses.replace(PLAIN, estimator=GAE), value=[0.5, missing, 1.0])
+    np.testing.assert_allclose(result.target, [2, 0, -1], rtol=1e-6)
+    np.testing.assert_allclose(result.advantage, [1.5, 0, -2], rtol=1e-6)
+    assert result.trained.tolist() == [True, False, True]
+    # nothing else reads values
+    plain = credit(rows, PLAIN, value=[0.5, missing, 1.0])
+    assert plain.trained.all() and np.isfinite(plain.advantage).all()
 
 
 def test_sign_mask_numbers():
@@ -243,7 +288,7 @@ def test_row_order_never_matters():
     shuffled, base = full({name: column[order] for name, column in columns.items()}), full(columns)
     place = np.cumsum(columns["valid"]) - 1  # rows of `base` are the valid ones
     kept = place[order[columns["valid"][order]]]
-    for name in ("base", "alpha", "advantage"):
+    for name in ("base", "alpha", "advantage", "normalised"):
         one, other = getattr(shuffled, name), getattr(base, name)[kept]
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5, err_msg=name)
         assert np.ptp(other) > 0.3
@@ -258,7 +303,7 @@ def test_neither_padding_nor_a_row_that_is_not_valid_leaks():
 
 
 def test_no_gradient_flows_through_it():
-    settings = dataclasses.replace(FULL, estimator=dataclasses.replace(GAE, whiten=True))
+    settings = dataclasses.replace(FULL, estimator=dataclasses.replace(GAE, whiten=True), penalty="none")
     columns = {name: column[ragged()["valid"]] for name, column in ragged().items()}
     entropy = jnp.asarray(columns.pop("entropy"), jnp.float32)
     responses = table(**columns, size=9)
@@ -268,7 +313,9 @@ def test_no_gradient_flows_through_it():
         rows = dataclasses.replace(responses, outcome=outcome)
         result = assign.assign(rows, entropy, surprisal, value, None, jnp.float32(0), settings=settings)
         return sum(
-            jnp.sum(jnp.square(x)) for x in (result.base, result.alpha, result.advantage, result.target)
+            jnp.sum(jnp.square(x))
+            for x in (result.base, result.alpha, result.advantage, result.target)
+            + (result.normalised, result.extremity)
         )
 
     for gradient in jax.jit(gradients)(entropy, entropy, entropy, responses.outcome):
@@ -290,5 +337,14 @@ def test_settings_refuse_what_does_not_go_together():
     ):
         with pytest.raises(ValueError, match=message):
             dataclasses.replace(PLAIN, **changes)
+    twice = r"penalty='{}' does not go with estimator='{}', .*; set credit\.penalty=\"none\""
+    for estimator, modes in ((GIGPO, ["advantage"]), (GAE, ["advantage", "response", "return"])):
+        by_response = dataclasses.replace(estimator, unit="response")
+        for mode in penalty.MODES:
+            if mode in modes:
+                with pytest.raises(ValueError, match=twice.format(mode, estimator.name)):
+                    dataclasses.replace(PLAIN, estimator=by_response, penalty=mode)
+            else:
+                dataclasses.replace(PLAIN, estimator=by_response, penalty=mode)
     by_response = dataclasses.replace(GRPO, unit="response")
     assert dataclasses.replace(PLAIN, penalty="response", estimator=by_response).penalty == "response"
