@@ -39,6 +39,20 @@ def base() -> Any:
     )
     config.credit = _credit()
     config.objective = _objective()
+    config.attribution = ConfigDict(
+        dict(
+            reward_coef=0.0,  # STAPO's alpha: of the trajectory-aware reward at located responses; 0 = off
+            penalty_coef=0.0,  # STAPO's gamma: of the trajectory-independent penalty there; 0 = off
+            kind="full",  # full (exact, over the vocabulary) | k1 | k3 (estimates from the sampled tokens)
+            stop_gradient_full=False,  # of the reward, under the full context
+            stop_gradient_masked=False,  # of the reward, under the trajectory-blind context
+            width=1024,  # tokens of a row in which blind contexts are packed
+            rows=(
+                2,
+                8,
+            ),  # rows beside a micro-batch: the fewest that hold its located responses; few = few compiles
+        )
+    )
     config.optimizer = ConfigDict(
         dict(
             learning_rate=1e-6,

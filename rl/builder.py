@@ -12,6 +12,7 @@ from model.config import ModelConfig
 from model.generate import Buckets, Generator
 from model.tokenizer import Tokenizer
 from rl import optimizer, policy
+from rl.blind import BlindSettings
 from rl.checkpoint import Checkpoints
 from rl.credit.aem import AemSettings
 from rl.credit.assign import CreditSettings
@@ -20,6 +21,7 @@ from rl.credit.estimators import EstimatorSettings
 from rl.credit.outliers import OutlierSettings
 from rl.learner import Learner, LearnerSettings
 from rl.metrics import MetricsWriter
+from rl.objective.attribution import AttributionSettings
 from rl.objective.objective import ObjectiveSettings
 from rl.progress import Progress
 from rl.rollout import Rollout, RolloutSettings
@@ -78,6 +80,7 @@ def build(config: Any, workdir: Path, *, pool: Any, progress: Progress) -> Parts
         iteration=step,
         cursor=cursor,
         selection=selection(config.selection),
+        blind=blind_settings(config.attribution),
     )
 
 
@@ -92,6 +95,7 @@ def _learner(config: Any, model: ModelConfig, mesh: Any) -> Learner:
         denominator=learner.denominator,
         block=learner.score_block,
         remat=learner.remat,
+        attribution=attribution_settings(config.attribution),
     )
     o = config.optimizer
     # Mini-batches vary with episode lengths, so the schedule counts iterations' worth of nominal steps.
@@ -110,6 +114,21 @@ def _learner(config: Any, model: ModelConfig, mesh: Any) -> Learner:
 
 def selection(section: Any) -> SelectionSettings:
     return SelectionSettings(**section.to_dict())
+
+
+def attribution_settings(section: Any) -> AttributionSettings:
+    return AttributionSettings(
+        section.reward_coef,
+        section.penalty_coef,
+        section.kind,
+        stop_gradient_full=section.stop_gradient_full,
+        stop_gradient_masked=section.stop_gradient_masked,
+    )
+
+
+def blind_settings(section: Any) -> BlindSettings | None:
+    shapes = BlindSettings(section.width, tuple(section.rows))
+    return shapes if attribution_settings(section).enabled else None
 
 
 def credit_settings(credit: Any) -> CreditSettings:

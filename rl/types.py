@@ -29,9 +29,10 @@ class Turn:
     logp: list[float]  # the sampler's own
     stop: str  # "stop" (a stop token was sampled) or "length"
     prompt: str
-    blind: str
+    blind: str  # the user text without goal and history
     anchor: str
     response: str
+    system: str = ""  # the system text of `prompt` and `blind`
     action: str = ""
     valid: bool = False
     reward: float = 0.0
@@ -93,6 +94,18 @@ class TrainBatch:
     minibatches: tuple[int, ...] = struct.field(
         pytree_node=False
     )  # micro-batches of each optimizer step, in order
+
+
+@struct.dataclass
+class Blind:
+    """Some responses of one micro-batch again, under their trajectory-blind contexts: packed rows, [b, t] each."""
+
+    tokens: Array  # int32
+    positions: Array  # int32, within the segment
+    segments: Array  # int32, one a response, 0 = padding
+    response_id: Array  # int32, row of the response table, -1 outside the response
+    row: Array  # int32, where in the micro-batch the same token stands under its full context, 0 outside
+    column: Array  # int32
 
 
 @struct.dataclass

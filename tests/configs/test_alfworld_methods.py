@@ -20,6 +20,7 @@ METHODS = (
     "empg",
     "grpopp",
     "ppo",
+    "stapo",
 )
 SIZES = ("", "quick", "smollm2", "paper", "paper_7b", "quick,aem,seed=3")
 
@@ -46,17 +47,25 @@ def test_methods_are_complete_locked_and_buildable(name: str, text: str) -> None
     builder.credit_settings(config.credit)
     builder.ObjectiveSettings(**config.objective.to_dict())
     builder.selection(config.selection)
+    assert (builder.blind_settings(config.attribution) is not None) == (name == "stapo")
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_shares_games_model_and_clone_with_grpo(name: str) -> None:
     touched = {key.partition(".")[0] for key in changed(name)}
-    assert touched <= {"credit", "objective", "selection", "learner"}
+    assert touched <= {"credit", "objective", "selection", "learner", "attribution"}
 
 
 def test_aem_is_one_line_on_grpo() -> None:
     assert changed("aem") == {"credit.aem.enabled": True}
     assert changed("aem", "paper") == {"credit.aem.enabled": True}
+
+
+def test_stapo_without_its_coefficients_is_gigpo_with_a_kl_term() -> None:
+    stapo, gigpo = arguments.leaves(get("stapo")), arguments.leaves(get("gigpo"))
+    apart = {key for key, value in stapo.items() if value != gigpo[key]}
+    terms = {"attribution.reward_coef", "attribution.penalty_coef", "credit.outliers.enabled"}
+    assert apart == terms | {"objective.kl_coef"}
 
 
 def test_no_kl_where_the_method_has_none() -> None:
@@ -83,6 +92,10 @@ def test_lengths_in_tokens_follow_the_size() -> None:
         ("gspo", "", "objective.clip_high", 4e-4),
         ("gigpo", "paper", "credit.gamma", 0.95),
         ("ppo", "", "learner.value_head", True),
+        ("stapo", "dynamic", "objective.clip_high", 0.28),
+        ("stapo", "paper", "env.settings.success_reward", 1.0),
+        ("stapo", "paper", "objective.kl_coef", 0.01),
+        ("stapo", "smollm2", "attribution.rows", (1,)),
     ],
 )
 def test_forms(name: str, text: str, key: str, value: object) -> None:

@@ -31,7 +31,10 @@ METHODS = {
     ),  # the clarity bonus moves groups of equal returns
     "gspo": ("objective/ratio_mean", lambda value: abs(value - 1) < 1e-3),
     "grpopp": ("selection/groups_rejected", lambda value: value >= 2),
+    "stapo": ("attribution/reward", lambda value: value > 0),
 }
+# The fences at the quartiles: half of the responses are located.
+MORE = {"stapo": ["--config.credit.outliers.fence=0.0"]}
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -45,6 +48,7 @@ def test_a_method_runs(method: str, cache: Path, tmp_path: Path) -> None:
         f"--workdir={tmp_path}",
         *TINY,
         *SHORT,
+        *MORE.get(method, []),
     ]
     done = subprocess.run(
         command,
