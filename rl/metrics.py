@@ -119,7 +119,9 @@ class MetricsWriter:
 
     def _kept(self) -> list[dict[str, Any]]:
         last = -1 if self._resume is None else self._resume
-        return [row for row in read(self.path) if row.get("iteration", -1) <= last] if self.path.exists() else []
+        return (
+            [row for row in read(self.path) if row.get("iteration", -1) <= last] if self.path.exists() else []
+        )
 
     def _open(self) -> BinaryIO:
         if self._project:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rl import metrics
 from rl.types import CreditedBatch, ScoredBatch, Trajectory
 from sharding.transfer import to_host
 
@@ -96,16 +97,17 @@ def proxy_metrics(trajectories: Sequence[Trajectory], credited: CreditedBatch) -
     """`credit/proxy_...`: how well alpha tells a response's surprisal from its state's mean (AEM, analysis A).
 
     The first responses of a group share one context, so their surprisals `S` estimate the response entropy
-    `H = mean S` for nothing. Pearson's r and sign agreement of `alpha - 1` with `-(S - H)` over them; {} where alpha
-    is 1 everywhere.
+    `H = mean S` for nothing. Pearson's r (0 where alpha or S - H does not vary) and sign agreement of `alpha - 1` with
+    `-(S - H)` over them, without those in which either is 0 up to rounding; {} where fewer than three remain.
     """
-    alpha, surprisal = to_host((credited.alpha, credited.scored.surprisal))
+    alpha = to_host(credited.alpha)
     groups: dict[int, list[tuple[float, float]]] = collections.defaultdict(list)
     r = 0
     for trajectory in trajectories:
         if trajectory.trained and trajectory.turns:
-            total = float(surprisal[r]) * len(trajectory.turns[0].response_ids)
-            groups[trajectory.draw.group].append((float(alpha[r]) - 1, total))
+            # All of its tokens: the trainer's mean may be that of the first few (credit.aem.first_k).
+            surprisal = -float(np.sum(trajectory.turns[0].logp))
+            groups[trajectory.draw.group].append((float(alpha[r]), surprisal))
             r += len(trajectory.turns)
     pairs = [
         (a, mean - s)
@@ -113,17 +115,15 @@ def proxy_metrics(trajectories: Sequence[Trajectory], credited: CreditedBatch) -
         if len(members) > 1
         for mean in [_mean([s for _, s in members])]
         for a, s in members
+        if abs(a - 1) > 1e-6 and abs(mean - s) > 1e-5 * (1 + mean)
     ]
-    pairs = [(a, b) for a, b in pairs if a != 0 and b != 0]
     if len(pairs) < 3:
         return {}
     one, two = np.asarray(pairs).T
-    spread = one.std() * two.std()
+    correlation = metrics.pearson(one, two)
     return {
-        "credit/proxy_agreement": float(np.mean(np.sign(one) == np.sign(two))),
-        "credit/proxy_pearson": float(np.mean((one - one.mean()) * (two - two.mean())) / spread)
-        if spread
-        else 0.0,
+        "credit/proxy_agreement": float(np.mean(np.sign(one - 1) == np.sign(two))),
+        "credit/proxy_pearson": correlation if np.isfinite(correlation) else 0.0,
         "credit/proxy_pairs": len(pairs),
     }
 

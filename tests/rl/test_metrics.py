@@ -92,7 +92,9 @@ def test_resume_has_no_iteration_twice(tmp_path: Path) -> None:
     assert read(writer.path) == [{"iteration": 0, "x": 7}]
 
 
-def test_a_writer_that_writes_nothing_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_that_writes_nothing_leaves_no_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [{"iteration": 3, "eval/n": 2}, {"iteration": 4, "x": 1}]
     text = "".join(json.dumps(row) + "\n" for row in rows) + '{"iteration": 5'
     (tmp_path / "metrics.jsonl").write_text(text)

@@ -111,13 +111,18 @@ def test_outlier_metrics_and_marks() -> None:
 
 
 def proxy(groups: list[list[tuple[int, float, float]]]) -> tuple[list[Trajectory], CreditedBatch]:
-    """Groups of (tokens, alpha - 1, surprisal a token) of first responses; second ones hold numbers not to be read."""
+    """Groups of (tokens, alpha - 1, surprisal a token) of first responses; second ones hold numbers not to be read.
+
+    Nor are the trainer's surprisals: with `credit.aem.first_k` they are means over a response's first tokens.
+    """
     episodes, alpha, surprisal = [], [], []
     for g, members in enumerate(groups):
         for m, (tokens, push, per_token) in enumerate(members):
-            episodes.append(episode(g, m, [(1, tokens), (1, 1)]))
+            played = episode(g, m, [(1, tokens), (1, 1)])
+            played.turns[0].logp = [-per_token] * tokens
+            episodes.append(played)
             alpha += [1 + push, 50.0]
-            surprisal += [per_token, 70.0]
+            surprisal += [60.0 * m, 70.0]
     batch = batching.pack(
         episodes, context="step", microbatch_tokens=64, row_buckets=(8,), response_bucket=32
     )
@@ -157,3 +162,7 @@ def test_proxy_metrics_are_silent_without_modulation() -> None:
     # equal alphas: no deviation, so no correlation, and no division by it
     flat = report.proxy_metrics(*proxy([[(n, 0.1, s) for n, _, s in PROXY[0]]]))
     assert flat["credit/proxy_pearson"] == 0.0 and flat["credit/proxy_agreement"] == pytest.approx(1 / 3)
+    # nor any correlation with what rounding leaves, of either
+    nearly = report.proxy_metrics(*proxy([[(2, 0.1 + 2e-7 * m, 0.1 * 3**m) for m in range(4)]]))
+    assert nearly["credit/proxy_pearson"] == 0.0 and nearly["credit/proxy_pairs"] == 4
+    assert report.proxy_metrics(*proxy([[(3, 0.1 * (m + 1), 0.7 + 1e-9 * m) for m in range(4)]])) == {}
