@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from configs import arguments, common
 from rl import metrics
 from tools import panels
 
@@ -145,20 +144,13 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f} %" if abs(share) >= 0.01 else f"{100 * share:.2g} %"
 
 
-def _config(workdir: Path) -> Any:
-    """The run's config; keys that are newer than the run have their defaults, and keys that are gone are left out."""
-    held = arguments.leaves(arguments.from_json((workdir / "config.json").read_text()))
-    config = common.base()
-    known = arguments.leaves(config)
-    return arguments.overlay(config, {key: value for key, value in held.items() if key in known})
-
-
 def _timing(workdir: Path, found: Split, rounds: int) -> tuple[Any, str]:
     import jax  # late: the rest of the tool needs no device
 
     from tools import credit_timing
+    from tools.reopen import load_config
 
-    config = _config(workdir)
+    config = load_config(workdir)
     multiple = config.learner.response_bucket
     files = sorted((workdir / "responses").glob("*.jsonl.gz"))
     if files:
