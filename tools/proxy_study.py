@@ -1,13 +1,19 @@
 """Does AEM's coefficient tell a response's surprisal? AEM's analysis A (section 5.3, figure 2) on a run's checkpoint.
 
-python -m tools.proxy_study --workdir=runs/alfworld_aem [--states=64] [--responses=64] [--split=train] [--out=DIR]
+python -m tools.proxy_study --workdir=runs/alfworld_aem [--states=64] [--responses=64] [--split=valid_seen] [--out=DIR]
 
-Groups are played with the checkpoint's policy at the training temperature, and alpha comes from the run's own scoring
-and credit stages (with AEM's defaults where the run had it off). From all their responses `states` are drawn. In each
-one's context `responses` new ones are sampled; the mean of their surprisals `S = -log pi` is `H_resp`. A state is one
-point: `alpha - 1` of the response that was played there against `-(S - H_resp)`. Intervals are bootstrapped over
-states.
-Writes proxy_study.json, proxy_study.md and proxy_study.png.
+Groups are played with the checkpoint's policy at the training temperature. From all their responses `states` are drawn;
+in the context of each, `responses` new ones are sampled, and the mean of their surprisals `S = -log pi` is `H_resp`.
+`alpha - 1` (from the run's own scoring and credit) is held against `-(S - H_resp)` in two ways:
+  played   one point a state, as in the paper: the response that was played there, alpha in its task's group
+  sampled  all new responses, alpha in the group of those of one state: S is compared within states alone
+S is that of the whole response, whichever tokens alpha was computed from. Points without a sign, alpha = 1 (AEM's
+guard) or S = H_resp up to rounding, are counted apart from the agreement. "By chance" is the agreement of two
+independent signs with the same shares: S is skewed, so most responses have S < H_resp whatever alpha is. Intervals are
+bootstrapped over states.
+
+The run directory stays as it is but for the results: proxy_study.json, proxy_study.md and proxy_study.png, in --out or
+in WORKDIR/proxy_study. Keys of AEM come from the run's config, also where the run had it off.
 """
 
 from __future__ import annotations
@@ -15,25 +21,23 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import random
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
-from rl import batching
-from rl.credit.aem import AemSettings
+from configs import arguments
+from rl import batching, builder
 from rl.learner import Learner
-from rl.types import Draw, Trajectory
+from rl.metrics import pearson
+from rl.types import Draw, ScoredBatch, Trajectory, Turn
+from tools import proxy_plot
 from tools.reopen import reopen
 
-PAPER = {"pearson": 0.63, "agreement": 0.859}
 Statistic = Callable[[np.ndarray, np.ndarray], float]
 
 
@@ -44,23 +48,39 @@ class State:
     alpha: float
 
 
-def pearson(one: np.ndarray, two: np.ndarray) -> float:
-    """Returns Pearson's r; NaN where either does not vary."""
-    one, two = one - one.mean(), two - two.mean()
-    scale = np.sqrt(np.square(one).sum() * np.square(two).sum())
-    return float((one * two).sum() / scale) if scale > 0 else float("nan")
+def signs(alpha: np.ndarray, relative: np.ndarray, entropy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the signs of `alpha - 1` and of `-(S - H_resp)`; 0 for what is nothing but rounding.
+
+    `relative` is `-(S - H_resp)`, [states] or [states, responses] as `alpha` is; `entropy` (H_resp) is [states].
+    Log-probabilities of one response under batches of unlike shape differ by some 1e-6 nats.
+    """
+    rounding = 1e-5 * (1 + (entropy if alpha.ndim == 1 else entropy[:, None]))
+    one = np.where(np.abs(alpha - 1) > 1e-6, np.sign(alpha - 1), 0)
+    return one, np.where(np.abs(relative) > rounding, np.sign(relative), 0)
 
 
 def agreement(one: np.ndarray, two: np.ndarray) -> float:
-    """Returns the share of pairs with one sign, among those in which neither is 0; NaN without any."""
+    """Returns the share of equal signs, among the pairs in which neither is 0; NaN without any."""
     known = (one != 0) & (two != 0)
-    return float(np.mean(np.sign(one[known]) == np.sign(two[known]))) if known.any() else float("nan")
+    return float(np.mean(one[known] == two[known])) if known.any() else float("nan")
+
+
+def chance(one: np.ndarray, two: np.ndarray) -> float:
+    """Returns the agreement to expect of independent signs with these shares; NaN without any."""
+    known = (one != 0) & (two != 0)
+    if not known.any():
+        return float("nan")
+    up, above = np.mean(one[known] > 0), np.mean(two[known] > 0)
+    return float(up * above + (1 - up) * (1 - above))
 
 
 def bootstrap(
     one: np.ndarray, two: np.ndarray, statistic: Statistic, *, rounds: int = 2000, seed: int = 0
 ) -> tuple[float, float]:
-    """Returns the 95 % percentile interval of a statistic under resampled pairs; rounds that give NaN are left out."""
+    """Returns the 95 % percentile interval of a statistic where the first axis (states) is resampled.
+
+    What lies under one index of that axis is drawn together; rounds that give NaN are left out.
+    """
     source = np.random.default_rng(seed)
     draws = source.integers(0, len(one), (rounds, len(one)))
     values = np.array([statistic(one[d], two[d]) for d in draws])
@@ -71,12 +91,36 @@ def bootstrap(
     return float(low), float(high)
 
 
-def states(config: Any, parts: Any, *, split: str, count: int, seed: int) -> list[State]:
-    """Plays groups and draws `count` of their responses (all, if there are fewer)."""
-    rollout = config.rollout
-    tasks = random.Random(seed).sample(
-        sorted(parts.tasks[split]), min(rollout.groups, len(parts.tasks[split]))
-    )
+def compare(alpha: np.ndarray, surprisal: np.ndarray, entropy: np.ndarray, *, seed: int) -> dict[str, Any]:
+    """Returns both statistics with their intervals, the points, and what the agreement leaves out.
+
+    `alpha` and `surprisal` are [states] or [states, responses], `entropy` (H_resp) is [states]; nats.
+    """
+    relative = (entropy if alpha.ndim == 1 else entropy[:, None]) - surprisal
+    one, two = signs(alpha, relative, entropy)
+    return {
+        "points": one.size,
+        "silent": int(np.sum(one == 0)),  # alpha = 1
+        "ties": int(np.sum((one != 0) & (two == 0))),  # S = H_resp where alpha is not 1
+        "pearson": pearson(alpha, relative),
+        "pearson_interval": bootstrap(alpha, relative, pearson, seed=seed),
+        "agreement": agreement(one, two),
+        "agreement_interval": bootstrap(one, two, agreement, seed=seed),
+        "chance": chance(one, two),
+        "alpha_minus_1": (alpha - 1).tolist(),
+        "minus_relative_surprisal": relative.tolist(),
+        "signs": [one.astype(int).tolist(), two.astype(int).tolist()],
+    }
+
+
+def states(config: Any, parts: Any, learner: Learner, *, split: str, count: int, seed: int) -> list[State]:
+    """Plays groups and draws `count` of their responses (all, if there are fewer).
+
+    Raises:
+      ValueError: if fewer than two responses were played.
+    """
+    rollout, tasks = config.rollout, sorted(parts.tasks[split])
+    tasks = random.Random(seed).sample(tasks, min(rollout.groups, len(tasks)))
     draws = [
         Draw(task, group, member, random.Random(f"{seed}/{group}/{member}").getrandbits(32))
         for group, task in enumerate(tasks)
@@ -84,179 +128,158 @@ def states(config: Any, parts: Any, *, split: str, count: int, seed: int) -> lis
     ]
     with parts.progress.bar("episodes", len(draws)) as advance:
         played = parts.rollout.collect(parts.state.params, draws, on_episode=lambda _: advance())
-    batch = batching.pack(
-        played,
-        context=rollout.context,
-        microbatch_tokens=config.learner.microbatch_tokens,
-        row_buckets=config.learner.row_buckets,
-        response_bucket=config.learner.response_bucket,
-        multiple=parts.learner.row_multiple,
-    )
-    learner = with_aem(parts.learner)
-    scored = learner.score(parts.state, learner.place(batch))
+    scored = score(config, parts, played, context=rollout.context)
     _, credited = learner.credit(parts.state, scored, parts.iteration)
-    alpha, surprisal = np.asarray(credited.alpha), np.asarray(scored.surprisal)
-    found = [
-        State(context, float(surprisal[r]) * length, float(alpha[r]))
-        for r, (context, length) in enumerate(contexts(played, rollout.context))
-    ]
+    alpha = np.asarray(credited.alpha)
+    before = contexts(played, rollout.context)
+    found = [State(context, surprisal, float(alpha[r])) for r, (context, surprisal) in enumerate(before)]
+    if len(found) < 2:
+        raise ValueError(f"{len(draws)} episodes of split {split!r} gave {len(found)} responses")
     return random.Random(seed).sample(found, min(count, len(found)))
 
 
-def with_aem(learner: Learner) -> Learner:
-    """The learner itself, or one with AEM's defaults where it has none."""
-    settings = learner.settings
-    if settings.credit.aem is not None:
-        return learner
-    default = AemSettings(
-        threshold=0.1, scope="group", reverse=False, shuffle=False, proxy="entropy", mix=0.5
+def score(config: Any, parts: Any, episodes: Sequence[Trajectory], *, context: str) -> ScoredBatch:
+    """Packs episodes and scores them as training does."""
+    learner = config.learner
+    batch = batching.pack(
+        episodes,
+        context=context,
+        microbatch_tokens=learner.microbatch_tokens,
+        row_buckets=learner.row_buckets,
+        response_bucket=learner.response_bucket,
+        multiple=parts.learner.row_multiple,
     )
-    credit = dataclasses.replace(settings.credit, aem=default)
-    return Learner(
-        learner.config, dataclasses.replace(settings, credit=credit), learner.tx, mesh=learner.mesh, seed=0
-    )
+    with parts.progress.phase("scoring"):
+        return parts.learner.score(parts.state, parts.learner.place(batch))
 
 
-def contexts(played: Sequence[Trajectory], kind: str) -> list[tuple[list[int], int]]:
-    """(ids before a response, its length), in the order of the response table."""
+def crediting(learner: Learner, credit: Any, **aem: Any) -> Learner:
+    """A learner that credits with the AEM settings of a run's config, switched on, and with `aem` instead of some."""
+    changed = {f"aem.{name}": value for name, value in (aem | {"enabled": True}).items()}
+    credit = arguments.overlay(credit.copy_and_resolve_references(), changed)
+    settings = dataclasses.replace(learner.settings, credit=builder.credit_settings(credit))
+    return Learner(learner.config, settings, learner.tx, mesh=learner.mesh, seed=0)
+
+
+def contexts(played: Sequence[Trajectory], kind: str) -> list[tuple[list[int], float]]:
+    """(ids before a response, its surprisal in nats), in the order of the response table."""
     out = []
     for trajectory in played:
         before: list[int] = []
         for turn in trajectory.turns if trajectory.trained else ():
             before = list(turn.context_ids) if kind == "step" else [*before, *turn.context_ids]
-            out.append((before, len(turn.response_ids)))
+            out.append((before, -float(np.sum(turn.logp))))
             before = [*before, *turn.response_ids]
     return out
 
 
-def surprisals(
-    sampler: Any, params: Any, context: list[int], *, count: int, limit: int, seed: int
-) -> np.ndarray:
-    """Returns `-log pi` of `count` responses sampled after one context, at the sampler's temperature."""
-    made: list[float] = []
+def sample(sampler: Any, params: Any, context: list[int], *, count: int, limit: int, seed: int) -> list[Turn]:
+    """Returns `count` responses of at most `limit` tokens to one context, at the sampler's temperature."""
+    made: list[Turn] = []
     while len(made) < count:
         size = min(sampler.slots, count - len(made))
         seeds = [(seed * 1_000_003 + len(made) + n) % 2**32 for n in range(size)]
         first = sampler.extend(params, range(size), [context] * size, seeds, restart=[True] * size)
-        total = -np.asarray(first.logp, np.float64)
+        ids, logp = ([[value.item()] for value in values] for values in (first.tokens, first.logp))
         active = np.zeros(sampler.slots, bool)
         active[:size] = ~np.asarray(first.stopped)
-        length = np.ones(sampler.slots, int)
         while active.any():
             chunk = sampler.decode(params, active, np.full(sampler.slots, limit, np.int32))
             for slot in np.flatnonzero(active):
                 number = int(chunk.counts[slot])
-                total[slot] -= chunk.logp[slot, :number].sum()
-                length[slot] += number
-            active &= ~(chunk.stopped | chunk.full | (length >= limit))
-        made += total.tolist()
-    return np.asarray(made)
+                ids[slot] += chunk.tokens[slot, :number].tolist()
+                logp[slot] += chunk.logp[slot, :number].tolist()
+                active[slot] = not (chunk.stopped[slot] or chunk.full[slot] or len(ids[slot]) >= limit)
+        made += [Turn(context, i, p, stop="", prompt="", blind="", anchor="", response="")
+                 for i, p in zip(ids, logp, strict=True)]  # fmt: skip
+    return made
 
 
-def study(found: Sequence[State], entropies: np.ndarray, *, seed: int) -> dict[str, Any]:
-    """Returns the two statistics with their intervals, the points, and what was left out of the agreement."""
-    one = np.array([state.alpha for state in found]) - 1
-    two = entropies - np.array([state.surprisal for state in found])
+def alphas(config: Any, parts: Any, learner: Learner, sampled: Sequence[Sequence[Turn]]) -> np.ndarray:
+    """Returns alpha [states, responses] where the responses of one state are a group."""
+    episodes = [
+        Trajectory(Draw("", group, member, 0), [turn])
+        for group, turns in enumerate(sampled)
+        for member, turn in enumerate(turns)
+    ]
+    scored = score(config, parts, episodes, context="step")  # each with its whole context in a row of its own
+    _, credited = learner.credit(parts.state, scored, parts.iteration)
+    return np.asarray(credited.alpha)[: len(episodes)].reshape(len(sampled), -1)
+
+
+def study(config: Any, parts: Any, *, split: str, count: int, responses: int, seed: int) -> dict[str, Any]:
+    """Returns the result of both ways for `count` states with `responses` samples each."""
+    group = crediting(parts.learner, config.credit)
+    found = states(config, parts, group, split=split, count=count, seed=seed)
+    sampler, params, limit = parts.rollout.sampler, parts.state.params, config.rollout.response_limit
+    sampled = []
+    with parts.progress.bar("states", len(found)) as advance:
+        for number, state in enumerate(found):
+            source = seed * 7919 + number
+            sampled.append(sample(sampler, params, state.context, count=responses, limit=limit, seed=source))
+            advance()
+    # Nothing is won or lost in these groups, and each episode has one response.
+    inside = crediting(parts.learner, config.credit, scope="group", noise_variance=0.0)
+    surprisal = np.array([[-np.sum(turn.logp) for turn in turns] for turns in sampled])
+    entropy = surprisal.mean(1)
+    played = np.array([(state.alpha, state.surprisal) for state in found])
     return {
+        "iteration": parts.iteration,
+        "split": split,
         "states": len(found),
-        "silent": int(np.sum(one == 0)),  # alpha 1: AEM's guard; no sign to agree
-        "pearson": pearson(one, two),
-        "pearson_interval": bootstrap(one, two, pearson, seed=seed),
-        "agreement": agreement(one, two),
-        "agreement_interval": bootstrap(one, two, agreement, seed=seed),
-        "alpha_minus_1": one.tolist(),
-        "minus_relative_surprisal": two.tolist(),
+        "responses": responses,
+        "h_resp": entropy.tolist(),
+        "played": compare(played[:, 0], played[:, 1], entropy, seed=seed),
+        "sampled": compare(alphas(config, parts, inside, sampled), surprisal, entropy, seed=seed),
     }
 
 
-def table(result: dict[str, Any], *, responses: int) -> str:
-    """Returns the result as Markdown, beside the paper's numbers."""
-    low, high = result["pearson_interval"]
-    least, most = result["agreement_interval"]
-    return "\n".join(
-        [
-            f"{result['states']} states, {responses} responses each; {result['silent']} states with alpha = 1.",
-            "",
-            "| | here, 95 % interval | paper (Qwen2.5-1.5B) |",
-            "|---|---|---|",
-            f"| Pearson r | {result['pearson']:.2f} [{low:.2f}, {high:.2f}] | {PAPER['pearson']} |",
-            f"| sign agreement | {result['agreement']:.1%} [{least:.1%}, {most:.1%}] | {PAPER['agreement']:.1%} |",
-            "",
-        ]
-    )
-
-
-def draw(result: dict[str, Any], path: Path, *, title: str) -> None:
-    one, two = np.array(result["alpha_minus_1"]), np.array(result["minus_relative_surprisal"])
-    agree = np.sign(one) == np.sign(two)
-    figure, axes = plt.subplots(figsize=(6.4, 4.6), layout="constrained")
-    for chosen, colour, name in (
-        (agree, "tab:blue", "signs agree"),
-        (~agree, "tab:red", "signs differ or alpha = 1"),
-    ):
-        axes.scatter(
-            one[chosen], two[chosen], s=22, alpha=0.75, color=colour, label=f"{name} ({chosen.sum()})"
-        )
-    axes.axhline(0, color="0.6", linewidth=0.8)
-    axes.axvline(0, color="0.6", linewidth=0.8)
-    axes.set_xlabel("alpha - 1")
-    axes.set_ylabel("-(S - H_resp), nats")
-    axes.set_title(
-        f"{title}: r = {result['pearson']:.2f}, signs agree {result['agreement']:.0%}",
-        loc="left",
-        fontsize=11,
-    )
-    axes.legend(frameon=False, fontsize=9)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """Returns the exit status: 0, or 1 after a line on stderr that says what is wrong with the run directory."""
+    shape = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=shape)
     parser.add_argument("--workdir", type=Path, required=True)
     parser.add_argument("--states", type=int, default=64)
     parser.add_argument("--responses", type=int, default=64)
-    parser.add_argument("--split", default="train")
+    parser.add_argument("--split", default="valid_seen")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=None, help="default: WORKDIR/proxy_study")
     args = parser.parse_args(argv)
     if args.states < 2 or args.responses < 2:
         parser.error("--states and --responses must be at least 2")
-    out = args.out or args.workdir / "proxy_study"
     try:
         with reopen(args.workdir) as (config, parts):
             if args.split not in parts.tasks:
                 raise ValueError(f"unknown split {args.split!r}; known: {', '.join(parts.tasks)}")
-            found = states(config, parts, split=args.split, count=args.states, seed=args.seed)
-            entropies = []
-            with parts.progress.bar("states", len(found)) as advance:
-                for number, state in enumerate(found):
-                    values = surprisals(
-                        parts.rollout.sampler,
-                        parts.state.params,
-                        state.context,
-                        count=args.responses,
-                        limit=config.rollout.response_limit,
-                        seed=args.seed * 7919 + number,
-                    )
-                    entropies.append(values.mean())
-                    advance()
-            iteration = parts.iteration
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+            chosen = {"split": args.split, "count": args.states, "responses": args.responses}
+            result = study(config, parts, **chosen, seed=args.seed)
+    except (ValueError, OSError, RuntimeError) as error:
+        if os.environ.get("AGENTROPY_TRACEBACK"):
+            raise
+        print(f"error: {error}\n(AGENTROPY_TRACEBACK=1 shows where)", file=sys.stderr)
         return 1
-    result = study(found, np.array(entropies), seed=args.seed) | {"iteration": iteration, "split": args.split}
+    out = args.out or args.workdir / "proxy_study"
     out.mkdir(parents=True, exist_ok=True)
-    (out / "proxy_study.json").write_text(json.dumps(result, indent=1))
-    text = table(result, responses=args.responses)
+    (out / "proxy_study.json").write_text(json.dumps(_plain(result), indent=1))
+    text = proxy_plot.table(result)
     (out / "proxy_study.md").write_text(text)
-    draw(result, out / "proxy_study.png", title=f"{args.workdir.name}, iteration {iteration}")
+    proxy_plot.draw(
+        result,
+        out / "proxy_study.png",
+        title=f"{args.workdir.absolute().name}, {args.split}, iteration {result['iteration']}",
+    )
     print(text)
     print(f"written to {out}")
     return 0
+
+
+def _plain(value: Any) -> Any:
+    """The same with null for NaN, which JSON lacks."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 if __name__ == "__main__":
