@@ -37,6 +37,12 @@ def base() -> Any:
             overlong_penalty=1.0,  # at the limit; enters as `credit.penalty` says
         )
     )
+    config.step_groups = ConfigDict(
+        dict(
+            anchors="exact",  # exact | similar: which states count as one
+            threshold=0.9,  # similar: the least share of text in common, in [0, 1]
+        )
+    )
     config.credit = _credit()
     config.objective = _objective()
     config.attribution = ConfigDict(
@@ -137,6 +143,7 @@ def _env() -> ConfigDict:
                 history=2,  # earlier turns in a step prompt
                 parser="tags",  # tags | plain
                 validity="format",  # format | admissible
+                masked="both",  # both | goal | history: what a trajectory-blind prompt leaves out (STAPO)
                 brief=False,  # leave out the sentence of an observation that only repeats the command
                 step_limit=50,
                 success_reward=10.0,

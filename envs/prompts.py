@@ -11,10 +11,13 @@ with its line end when the value is empty.
   [conversation.first]  first user turn of an append-only conversation              goal*, observation*, admissible
   [conversation.turn]   each later user turn                                        observation*, goal, step, admissible
   [blind]               what is left of a prompt without goal and history           observation*, admissible
+  [blind.goal]          without the goal only                          observation*, history*, step, admissible
+  [blind.history]       without the history only                       goal*, observation*, step, admissible
   [anchor]              the state that two turns must share to be compared          observation*, admissible
 
 Starred slots must appear; a slot that is not listed is an error. That `blind` and `anchor` cannot name the goal, the
-history or the step count is what makes them blind; the task has to keep the goal out of the observation too.
+history or the step count is what makes them blind; the task has to keep the goal out of the observation too. The other
+two are STAPO's ablations of what is hidden.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ import string
 from collections.abc import Sequence
 from pathlib import Path
 
+MASKS = ("both", "goal", "history")  # what a blind text leaves out
 DIRECTORY = Path(__file__).parent / "templates"
 
 # section -> (slots that must appear, slots that may)
@@ -35,6 +39,8 @@ SECTIONS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "conversation.first": (frozenset({"goal", "observation"}), frozenset({"admissible"})),
     "conversation.turn": (frozenset({"observation"}), frozenset({"goal", "step", "admissible"})),
     "blind": (frozenset({"observation"}), frozenset({"admissible"})),
+    "blind.goal": (frozenset({"observation", "history"}), frozenset({"step", "admissible"})),
+    "blind.history": (frozenset({"goal", "observation"}), frozenset({"step", "admissible"})),
     "anchor": (frozenset({"observation"}), frozenset({"admissible"})),
 }
 
@@ -55,31 +61,17 @@ class Template:
         self, *, goal: str, history: Sequence[tuple[str, str]], step: int, observation: str, admissible: str
     ) -> tuple[str, ...]:
         """Prompts with the last len(history), ..., 1, 0 of `history`: (observation, action) pairs, oldest first."""
-        first = step - len(history)
-        entries = [
-            self._render("entry", observation=seen, action=action, index=str(first + offset))
-            for offset, (seen, action) in enumerate(history)
-        ]
-        prompts = []
-        for dropped in range(len(entries) + 1):
-            kept = entries[dropped:]
-            past = ""
-            if kept:
-                lines = "\n".join(kept)
-                past = self._render(
-                    "history", entries=lines, history_length=str(len(kept)), previous_steps=str(step - 1)
-                )
-            prompts.append(
-                self._render(
-                    "step",
-                    goal=goal,
-                    history=past,
-                    step=str(step),
-                    observation=observation,
-                    admissible=admissible,
-                )
+        return tuple(
+            self._render(
+                "step",
+                goal=goal,
+                history=self._past(history[dropped:], step),
+                step=str(step),
+                observation=observation,
+                admissible=admissible,
             )
-        return tuple(prompts)
+            for dropped in range(len(history) + 1)
+        )
 
     def conversation_prompt(self, *, goal: str, step: int, observation: str, admissible: str) -> str:
         """The user turn that is appended at `step`."""
@@ -91,11 +83,43 @@ class Template:
             "conversation.turn", goal=goal, step=str(step), observation=observation, admissible=admissible
         )
 
-    def blind(self, *, observation: str, admissible: str) -> str:
-        return self._render("blind", observation=observation, admissible=admissible)
+    def blind(
+        self,
+        *,
+        masked: str,
+        goal: str,
+        history: Sequence[tuple[str, str]],
+        step: int,
+        observation: str,
+        admissible: str,
+    ) -> str:
+        """The text of a turn without what `masked` names: "both", "goal" or "history"."""
+        seen = {"observation": observation, "admissible": admissible}
+        if masked == "both":
+            return self._render("blind", **seen)
+        if masked == "goal":
+            return self._render("blind.goal", history=self._past(history, step), step=str(step), **seen)
+        if masked == "history":
+            return self._render("blind.history", goal=goal, step=str(step), **seen)
+        raise ValueError(f"unknown {masked=}; known: {', '.join(MASKS)}")
 
     def anchor(self, *, observation: str, admissible: str) -> str:
         return self._render("anchor", observation=observation, admissible=admissible)
+
+    def _past(self, history: Sequence[tuple[str, str]], step: int) -> str:
+        """The value of {history}: `history` are the last turns before `step`."""
+        if not history:
+            return ""
+        entries = [
+            self._render("entry", observation=seen, action=action, index=str(step - len(history) + offset))
+            for offset, (seen, action) in enumerate(history)
+        ]
+        return self._render(
+            "history",
+            entries="\n".join(entries),
+            history_length=str(len(history)),
+            previous_steps=str(step - 1),
+        )
 
     def _render(self, section: str, **values: str) -> str:
         for slot in self._lines[section]:

@@ -26,6 +26,7 @@ from rl.objective.objective import ObjectiveSettings
 from rl.progress import Progress
 from rl.rollout import Rollout, RolloutSettings
 from rl.selection import SelectionSettings
+from rl.step_groups import StepGroupSettings
 from rl.trainer import Parts
 from sharding.mesh import make_mesh
 
@@ -80,6 +81,7 @@ def build(config: Any, workdir: Path, *, pool: Any, progress: Progress) -> Parts
         iteration=step,
         cursor=cursor,
         selection=selection(config.selection),
+        step_groups=StepGroupSettings(**config.step_groups.to_dict()),
         blind=blind_settings(config.attribution),
     )
 

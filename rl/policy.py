@@ -71,7 +71,9 @@ def clone_seed(config: Any) -> int:
 def _small(
     config: Any, *, mesh: Mesh, pool: Any, tasks: list[str], progress: Any
 ) -> tuple[Any, ModelConfig, Tokenizer]:
-    parts = (config.env.settings, config.env.games, config.env.data_dir, config.model, config.tokenizer)
+    # What blind texts leave out is no part of what is cloned: runs that differ in it share a clone.
+    settings = {name: value for name, value in config.env.settings.to_dict().items() if name != "masked"}
+    parts = (settings, config.env.games, config.env.data_dir, config.model, config.tokenizer)
     warm = {name: value for name, value in config.warmstart.to_dict().items() if name != "seed"}
     home = cache.directory("warmstart", *parts, warm, config.rollout.context, clone_seed(config))
     # Runs that start together from an empty cache wait for the one that makes the clone. The processes of one run

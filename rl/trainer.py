@@ -63,6 +63,7 @@ class Parts:
     iteration: int  # whole iterations behind `state`
     cursor: int  # task draws behind `state`
     selection: selection.SelectionSettings
+    step_groups: step_groups.StepGroupSettings
     blind: blind.BlindSettings | None  # None: no term reads blind contexts
 
 
@@ -149,7 +150,7 @@ class Trainer:
             raise RuntimeError(
                 f"every episode of iteration {self.iteration} failed; the first: {trajectories[0].failed}"
             )
-        step_groups.label(trajectories)
+        step_groups.label(trajectories, self.parts.step_groups)
         packed = phases.run("batch", lambda: self._pack(trajectories))
         batch = phases.run("batch", lambda: learner.place(packed))
         scored = phases.run("score", lambda: learner.score(self.state, batch))

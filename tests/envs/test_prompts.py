@@ -16,6 +16,8 @@ MINIMAL = {
     "conversation.first": "{goal}: {observation}",
     "conversation.turn": "{observation}",
     "blind": "{observation}",
+    "blind.goal": "{history}\n{observation}",
+    "blind.history": "{goal}\n{observation}",
     "anchor": "{observation}",
 }
 SHIPPED = sorted(path.name for path in prompts.DIRECTORY.glob("*.txt"))
@@ -25,6 +27,17 @@ HISTORY = [("you see a bed 1", "go to bed 1"), ("on the bed 1, a book 2", "take 
 def make(**changes: str) -> prompts.Template:
     sections = MINIMAL | {name.replace("_", "."): body for name, body in changes.items()}
     return prompts.Template("\n\n".join(f"[{name}]\n{body}" for name, body in sections.items()), name="test")
+
+
+def blind(template: prompts.Template, observation: str, *, masked: str = "both", admissible: str = "") -> str:
+    return template.blind(
+        masked=masked,
+        goal="put book in desk",
+        history=HISTORY,
+        step=3,
+        observation=observation,
+        admissible=admissible,
+    )
 
 
 def step_prompts(template: prompts.Template, history: list[tuple[str, str]], step: int) -> tuple[str, ...]:
@@ -66,8 +79,8 @@ def test_counts_are_of_what_is_shown() -> None:
 
 
 def test_braces_in_values_are_text() -> None:
-    assert make().blind(observation="{goal} {0} {", admissible="") == "{goal} {0} {"
-    assert make(blind="{{{observation}}}").blind(observation="a", admissible="") == "{a}"
+    assert blind(make(), "{goal} {0} {") == "{goal} {0} {"
+    assert blind(make(blind="{{{observation}}}"), "a") == "{a}"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +121,7 @@ def test_sections_are_checked_at_load() -> None:
 def test_a_template_of_ones_own(tmp_path: Path) -> None:
     path = tmp_path / "mine.txt"
     path.write_text("comment [system]\n" + "\n".join(f"[{name}]\n{body}" for name, body in MINIMAL.items()))
-    assert prompts.load(str(path)).blind(observation="a", admissible="") == "a"
+    assert blind(prompts.load(str(path)), "a") == "a"
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -121,9 +134,22 @@ def test_shipped_templates_keep_goal_and_format(name: str) -> None:
         assert all(part in text for part in ["put book in desk", "you hold it", *tags])
     assert [sum(action in text for _, action in HISTORY) for text in variants] == [2, 1, 0]
     assert [len(text) for text in variants] == sorted((len(text) for text in variants), reverse=True)
-    blind = template.blind(observation="you hold it", admissible="look")
-    assert all(part in blind for part in ["you hold it", *tags])
-    assert blind.strip() == blind
+    for masked in prompts.MASKS:
+        text = blind(template, "you hold it", masked=masked, admissible="look")
+        assert all(part in text for part in ["you hold it", *tags])
+        assert text.strip() == text
+        assert ("put book in desk" in text) == (masked == "history")
+        assert all((action in text) == (masked == "goal") for _, action in HISTORY)
+
+
+def test_what_a_blind_text_leaves_out() -> None:
+    template = prompts.load("alfworld_compact.txt")
+    past = "you see a bed 1\n> go to bed 1\non the bed 1, a book 2\n> take book 2 from bed 1\n"
+    assert blind(template, "you hold it") == "you hold it"
+    assert blind(template, "you hold it", masked="goal") == past + "you hold it"
+    assert blind(template, "you hold it", masked="history") == "you hold it\ngoal: put book in desk"
+    with pytest.raises(ValueError, match="unknown masked='all'; known: both, goal, history"):
+        blind(template, "you hold it", masked="all")
 
 
 def test_compact_texts() -> None:

@@ -16,6 +16,7 @@ from rl import builder, selection
 from rl.learner import Updated
 from rl.metrics import MetricsWriter
 from rl.progress import Progress
+from rl.step_groups import StepGroupSettings
 from rl.trainer import Parts, Trainer
 from rl.types import CreditedBatch, Draw, ScoredBatch, Scores, TrainBatch, Trajectory
 from tests.rl.episodes import episode
@@ -117,6 +118,7 @@ def make(
         iteration=iteration,
         cursor=cursor,
         selection=builder.selection(config.selection),
+        step_groups=StepGroupSettings(),
         blind=builder.blind_settings(config.attribution),
     )
     return Trainer(config, parts), rollout, learner, checkpoints

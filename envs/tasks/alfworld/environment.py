@@ -51,6 +51,7 @@ class Settings:
     history: int  # earlier turns in a step prompt
     parser: str  # tags | plain
     validity: str  # format | admissible
+    masked: str  # both | goal | history: what the blind text leaves out
     brief: bool  # leave out the sentence of an observation that only repeats the command
     step_limit: int
     success_reward: float
@@ -64,6 +65,7 @@ class Settings:
             ("context", self.context, ("step", "conversation")),
             ("parser", self.parser, parsing.MODES),
             ("validity", self.validity, parsing.VALIDITIES),
+            ("masked", self.masked, prompts.MASKS),
         ):
             if value not in known:
                 raise ValueError(f"{name}={value!r} must be one of {known}; set config.env.settings.{name}")
@@ -195,7 +197,14 @@ class AlfworldEnvironment(Environment):
         return Observation(
             system=self.template.system,
             prompts=texts,
-            blind=self.template.blind(observation=self._text, admissible=shown),
+            blind=self.template.blind(
+                masked=self.settings.masked,
+                goal=self._goal,
+                history=self._history,
+                step=step,
+                observation=self._text,
+                admissible=shown,
+            ),
             anchor=self.template.anchor(observation=self._text, admissible=shown),
             info={
                 "goal": self._goal,

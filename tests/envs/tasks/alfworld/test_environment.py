@@ -62,6 +62,7 @@ def config(games: Path, **changes: Any) -> dict[str, Any]:
         "success_reward": 10.0,
         "invalid_penalty": -0.1,
         "task_types": [],
+        "masked": "both",
         "brief": False,
         "demo": {"noise": 0.0, "noise_weight": 0.0, "order": "listed"},
     } | changes
