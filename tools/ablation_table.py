@@ -48,6 +48,41 @@ def markdown(methods: Mapping[str, Sequence[Outcome]], *, failed: Sequence[str] 
     return "\n".join(lines) + "\n"
 
 
+def against(methods: Mapping[str, Mapping[int, Outcome]], *, baseline: str) -> str:
+    """One row a method but the baseline: what its runs have more than the baseline's of the same seed.
+
+    Args:
+      methods: for each method its outcomes by seed; of a pair both must be finished.
+      baseline: one of them.
+    """
+    base = methods[baseline]
+    splits = list(dict.fromkeys(name for outcome in base.values() for name in outcome.success))
+    head = [f"minus {baseline}, same seed", "pairs"]
+    head += [title for name in splits for title in (f"{name} success, points", "95 %")]
+    lines = [f"| {' | '.join([*head, 'entropy, nats', '95 %'])} |", "|---|" + "---:|" * (len(head) + 1)]
+    for method, outcomes in methods.items():
+        if method == baseline:
+            continue
+        pairs = [
+            (outcome, base[seed])
+            for seed, outcome in outcomes.items()
+            if seed in base and outcome.state == base[seed].state == "finished"
+        ]
+        row = [method, str(len(pairs))]
+        for name in splits:
+            both = [(a, b) for a, b in pairs if name in a.success and name in b.success]
+            row += _signed(spread([100 * (a.success[name] - b.success[name]) for a, b in both]), places=1)
+        entropies = [(a.entropy, b.entropy) for a, b in pairs]
+        row += _signed(spread([a - b for a, b in entropies if a is not None and b is not None]), places=4)
+        lines.append(f"| {' | '.join(row)} |")
+    return (
+        "\n".join(
+            [*lines, "", "Mean over pairs ± sample deviation, then Student's 95 % interval of that mean."]
+        )
+        + "\n"
+    )
+
+
 def comma_separated(runs: Mapping[str, tuple[str, int, Outcome]]) -> str:
     """One row a run: {name: (method, seed, outcome)}. Values of a run that is not finished are left empty."""
     splits = list(dict.fromkeys(split for *_, outcome in runs.values() for split in outcome.success))
@@ -76,6 +111,14 @@ def _share(found: Spread) -> list[str]:
 
 def _nats(found: Spread) -> list[str]:
     return [_plus_minus(found.mean, found.deviation, places=4), _interval(found.low, found.high, places=4)]
+
+
+def _signed(found: Spread, *, places: int) -> list[str]:
+    sign = "+" if found.mean > 0 else ""
+    return [
+        sign + _plus_minus(found.mean, found.deviation, places=places),
+        _interval(found.low, found.high, places=places),
+    ]
 
 
 def _plus_minus(mean: float, deviation: float, *, places: int) -> str:

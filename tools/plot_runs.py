@@ -134,11 +134,20 @@ def _metrics_files(path: str) -> list[Path]:
     return files if all(file.is_file() for file in files) else []
 
 
-def table(groups: Mapping[str, Sequence[Path]]) -> str:
-    """Returns the Markdown table of the last evaluations of each group's runs."""
-    return ablation_table.markdown(
-        {label: [outcomes.read(path.parent) for path in paths] for label, paths in groups.items()}
-    )
+def table(groups: Mapping[str, Sequence[Path]], *, baseline: str = "") -> str:
+    """Returns the Markdown tables of the last evaluations: of each group, and its distance from the baseline."""
+    runs = {label: [outcomes.read(path.parent) for path in paths] for label, paths in groups.items()}
+    text = ablation_table.markdown(runs)
+    if baseline:
+        seeds = {
+            label: [outcomes.method_and_seed(path.parent)[1] for path in groups[label]] for label in groups
+        }
+        by_seed = {
+            label: {seed: one for seed, one in zip(seeds[label], some, strict=True) if seed is not None}
+            for label, some in runs.items()
+        }
+        text += "\n" + ablation_table.against(by_seed, baseline=baseline)
+    return text
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -150,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--runs", action="append", default=[], help="the same, as an option; a pattern in quotes is expanded")
     add("--out", default="", help="PNG to write; plot.png in the run, or beside the runs, by default")
     add("--split", default="valid_seen", help="evaluation split of a comparison")
-    add("--baseline", default="", help="method whose entropy the others' are compared with, seed by seed")
+    add("--baseline", default="", help="method that the others are compared with, seed by seed")
     options = parser.parse_args(argv)
     try:
         groups = group([*options.words, *options.runs])
@@ -163,7 +172,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         else:
             out = Path(options.out) if options.out else paths[0].parent.parent / "plot.png"
             plot_methods(groups, out, split=options.split, baseline=options.baseline)
-            text = table(groups)
+            text = table(groups, baseline=options.baseline)
             out.with_suffix(".md").write_text(text)
             print(text)
     except ValueError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.ablation_table import comma_separated, markdown
+from tools.ablation_table import against, comma_separated, markdown
 from tools.outcomes import Outcome
 
 
@@ -31,6 +31,26 @@ def test_markdown() -> None:
         "| none | 0 | 1 | 0 | none | none | none | none | none |",
     ]
     assert lines[-1] == "Failed: aem-seed1, none-seed0."
+
+
+def test_against_pairs_seeds_that_both_finished() -> None:
+    """Differences of 10 and 30 points: mean 20, deviation 14.1, half-width 12.706 * 10; a method without pairs."""
+    methods = {
+        "grpo": {0: finished(0.4, 0.1), 1: finished(0.5, 0.2), 2: FAILED},
+        "aem": {0: finished(0.5, 0.2), 1: finished(0.8, 0.1), 2: finished(0.9, 0.1), 7: finished(0.9, 0.1)},
+        "one": {1: finished(0.25, 0.125)},
+        "none": {2: finished(0.25, 0.125)},
+    }
+    lines = against(methods, baseline="grpo").splitlines()
+    assert (
+        lines[0]
+        == "| minus grpo, same seed | pairs | valid_seen success, points | 95 % | entropy, nats | 95 % |"
+    )
+    assert lines[2] == "| aem | 2 | +20.0 ± 14.1 | [-107.1, 147.1] | 0.0000 ± 0.1414 | [-1.2706, 1.2706] |"
+    assert lines[3:5] == [
+        "| one | 1 | -25.0 | none | -0.0750 | none |",
+        "| none | 0 | none | none | none | none |",
+    ]
 
 
 def test_comma_separated() -> None:
