@@ -24,18 +24,18 @@ def table(result: dict[str, Any]) -> str:
         f"{result['states']} states of split {result['split']}, {result['responses']} responses each, "
         f"iteration {result['iteration']}; 95 % intervals over states.",
         "",
-        "| | points | Pearson r | sign agreement | by chance | alpha = 1 | S = H_resp |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| | points | Pearson r | sign agreement | by chance | alpha = 1 | S = H_resp | states with a sign |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name, label in NAMES.items():
         r = result[name]
         lines.append(
             f"| {label} | {r['points']} | {_shown('{:.2f}', r['pearson'], *r['pearson_interval'])} "
             f"| {_shown('{:.1%}', r['agreement'], *r['agreement_interval'])} | {_shown('{:.1%}', r['chance'])} "
-            f"| {r['silent']} | {r['ties']} |"
+            f"| {r['silent']} | {r['ties']} | {r['signed_states']} |"
         )
     lines += [
-        f"| paper, Qwen2.5-1.5B | 64 | {PAPER['pearson']} | {PAPER['agreement']:.1%} | | | |",
+        f"| paper, Qwen2.5-1.5B | 64 | {PAPER['pearson']} | {PAPER['agreement']:.1%} | | | | |",
         "",
         "Points with alpha = 1, or else with S = H_resp, have no sign: they are in r and not in the agreement.",
     ]
@@ -44,13 +44,13 @@ def table(result: dict[str, Any]) -> str:
 
 def draw(result: dict[str, Any], path: Path, *, title: str) -> None:
     """Writes a scatter plot a way. The vertical axis is logarithmic beyond 0.1 nats, as S has a long tail."""
-    figure, panels = plt.subplots(1, 2, figsize=(10.8, 4.9), layout="constrained", sharey=True)
+    figure, panels = plt.subplots(1, 2, figsize=(10.8, 5.2), layout="constrained", sharey=True)
     for axes, (name, label) in zip(panels, NAMES.items(), strict=True):
         r = result[name]
         across, up = (np.ravel(r[key]) for key in ("alpha_minus_1", "minus_relative_surprisal"))
         one, two = (np.ravel(sign) for sign in r["signs"])
         known = (one != 0) & (two != 0)
-        look = {"s": 24, "alpha": 0.75} if name == "played" else {"s": 6, "alpha": 0.3, "linewidths": 0}
+        look = {"s": 24, "alpha": 0.75} if name == "played" else {"s": 14, "alpha": 0.4, "linewidths": 0}
         for chosen, colour, meaning in (
             (known & (one == two), "tab:blue", "signs agree"),
             (known & (one != two), "tab:red", "signs differ"),
@@ -66,7 +66,9 @@ def draw(result: dict[str, Any], path: Path, *, title: str) -> None:
         axes.set_xlabel("alpha - 1")
         shares = f"signs agree {_shown('{:.0%}', r['agreement'])} (by chance {_shown('{:.0%}', r['chance'])})"
         axes.set_title(f"{label}\nr = {_shown('{:.2f}', r['pearson'])}, {shares}", loc="left", fontsize=10)
-        legend = axes.legend(fontsize=9, loc="lower right", framealpha=0.9, edgecolor="none")
+        legend = axes.legend(
+            fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4, frameon=False
+        )
         for handle in legend.legend_handles:
             handle.set(sizes=[24], alpha=0.9)  # type: ignore[union-attr]
         axes.spines[["top", "right"]].set_visible(False)

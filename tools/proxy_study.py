@@ -100,6 +100,7 @@ def compare(alpha: np.ndarray, surprisal: np.ndarray, entropy: np.ndarray, *, se
     one, two = signs(alpha, relative, entropy)
     return {
         "points": one.size,
+        "signed_states": int(((one != 0) & (two != 0)).reshape(len(one), -1).any(1).sum()),
         "silent": int(np.sum(one == 0)),  # alpha = 1
         "ties": int(np.sum((one != 0) & (two == 0))),  # S = H_resp where alpha is not 1
         "pearson": pearson(alpha, relative),

@@ -113,7 +113,7 @@ def test_compare_counts_what_has_no_sign() -> None:
     """One guarded response, and one tie that rounding blurs: S is a sum of float32, H_resp a mean."""
     alpha, surprisal = np.array([1.5, 0.5, 1.0, 1.25]), np.array([1.0, 3.0, 1.0, 2.0 + 1e-7])
     result = proxy_study.compare(alpha, surprisal, np.full(4, 2.0), seed=0)
-    assert (result["points"], result["silent"], result["ties"]) == (4, 1, 1)
+    assert (result["points"], result["silent"], result["ties"], result["signed_states"]) == (4, 1, 1, 2)
     assert result["agreement"] == 1.0 and result["chance"] == 0.5
     # alpha - 1 = .5 -.5 0 .25 and -(S - H) = 1 -1 1 0: covariance 0.9375, squares 0.546875 and 2.75
     assert result["pearson"] == pytest.approx(0.9375 / math.sqrt(0.546875 * 2.75))
@@ -124,7 +124,12 @@ def test_compare_takes_the_entropy_of_each_state() -> None:
     surprisal = np.array([[1.0, 3.0], [7.0, 5.0]])
     result = proxy_study.compare(alpha, surprisal, surprisal.mean(1), seed=0)
     assert result["minus_relative_surprisal"] == [[1.0, -1.0], [-1.0, 1.0]]
-    assert result["points"] == 4 and result["pearson"] == pytest.approx(1) and result["agreement"] == 1.0
+    assert (
+        result["points"] == 4
+        and result["signed_states"] == 2
+        and result["pearson"] == pytest.approx(1)
+        and result["agreement"] == 1.0
+    )
 
 
 class Scored:
@@ -210,7 +215,7 @@ def test_table_and_picture(tmp_path) -> None:
     assert text.count(f"| 20 | {made['played']['pearson']:.2f} [") == 2
     proxy_plot.draw(made, tmp_path / "a.png", title="run")
     silent = result(np.ones(20))  # AEM's guard everywhere: no number is made up
-    assert "| 20 | none | none | none | 20 | 0 |" in proxy_plot.table(silent)
+    assert "| 20 | none | none | none | 20 | 0 | 0 |" in proxy_plot.table(silent)
     proxy_plot.draw(silent, tmp_path / "b.png", title="run")
     assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in ("a.png", "b.png"))
 
