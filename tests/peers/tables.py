@@ -25,7 +25,7 @@ def pack(episodes: list[Trajectory], context: str = "step", **changes: Any) -> A
 
 
 def table(episodes: list[Trajectory]) -> Any:
-    step_groups.label(episodes)
+    step_groups.label(episodes, step_groups.StepGroupSettings())
     return jax.tree.map(jnp.asarray, pack(episodes).responses)
 
 
