@@ -62,7 +62,10 @@ class SweepProgress:
 
     def started(self, job: Job) -> None:
         at = self._outcome(job).iteration
-        self.message(f"{job.name}: " + (f"goes on after iteration {at}" if at >= 0 else "starts"))
+        self.message(
+            f"{job.name}: "
+            + (f"was at iteration {at}, goes on from its last checkpoint" if at >= 0 else "starts")
+        )
         total = self._iterations[job.name]
         self._cells[job.name] = self._bars.add_task(job.name, total=total, completed=max(0, at))
 

@@ -128,6 +128,7 @@ def test_report_08_dynamic_sampling_looked_at_the_shaped_score() -> None:
     assert selected.metrics["selection/groups_rejected"] == 1
 
 
+@pytest.mark.slow
 def test_report_09_padding_rows_biased_the_gradient() -> None:
     """Padding rows to a device multiple by copying real rows biased statistics and gradient."""
     episodes = [episode(0, m, [(2, 1 + m)], reward=float(m % 2)) for m in range(5)]
@@ -229,6 +230,7 @@ def test_report_14_the_end_token_was_masked_as_padding() -> None:
         assert rows.tokens[*at] == last and weights[*at] == pytest.approx(0.2) and rows.segments[*at] == 1
 
 
+@pytest.mark.slow
 def test_report_15_temperature_missing_from_one_path() -> None:
     """Temperature missing from one log-probability path."""
     tree = params.init(jax.random.key(0), TINY)
@@ -249,6 +251,7 @@ def test_report_15_temperature_missing_from_one_path() -> None:
     assert np.abs(ratio(1.0) - 1).max() > 0.1
 
 
+@pytest.mark.slow
 def test_report_16_the_loss_depended_on_the_split() -> None:
     """The loss depended on the micro-batch split."""
     episodes = [episode(0, 0, [(2, 1)], reward=1.0), episode(0, 1, [(2, 3)])]
@@ -304,6 +307,7 @@ def test_report_18_tied_embeddings_were_exported_wrongly(tied: bool, tmp_path: P
     assert config.tied_head == tied
 
 
+@pytest.mark.slow
 def test_report_19_resume_lost_its_place(tmp_path: Path) -> None:
     """Resume lost data order, RNG or Adam state. (After kill -9, of the whole program: tests/e2e/test_run.py.)"""
     aem = AemSettings(threshold=0.0, scope="group", reverse=False, shuffle=True, proxy="entropy", mix=0.5)

@@ -58,14 +58,19 @@ SETTINGS = LearnerSettings(
 PACKING: dict[str, Any] = dict(context="conversation", row_buckets=(16, 64), response_bucket=32)
 
 
+@functools.cache
+def shared(settings: LearnerSettings, model: ModelConfig, devices: int, axes: tuple) -> Learner:
+    """One learner a composition for all tests: it holds compiled stages and no state."""
+    mesh = make_mesh(**({"data": 1, "fsdp": 1, "tensor": 1} | dict(axes)), devices=jax.devices()[:devices])
+    # Plain SGD: Adam's first step is the sign of the gradient and would hide its size.
+    return Learner(model, settings, optimizer.optax.sgd(0.1), mesh=mesh, seed=0)
+
+
 def make(
     settings: LearnerSettings = SETTINGS, devices: int = 1, *, model: ModelConfig = MODEL, **axes: int
 ) -> tuple[Learner, TrainState]:
-    mesh = make_mesh(**({"data": 1, "fsdp": 1, "tensor": 1} | axes), devices=jax.devices()[:devices])
-    # Plain SGD: Adam's first step is the sign of the gradient and would hide its size.
-    tx = optimizer.optax.sgd(0.1)
-    learner = Learner(model, settings, tx, mesh=mesh, seed=0)
-    params = model_params.init(jax.random.key(1), model, mesh=mesh)
+    learner = shared(settings, model, devices, tuple(axes.items()))
+    params = model_params.init(jax.random.key(1), model, mesh=learner.mesh)
     # A fresh model is near uniform: entropies would span less than their rounding and alpha would amplify it.
     params["embed"]["weight"] = params["embed"]["weight"] * 40
     if model.value_head:  # as if trained: a fresh one says 0 everywhere
@@ -107,6 +112,7 @@ def test_microbatches_equal_the_batch() -> None:
         assert one[name] == pytest.approx(many[name], rel=1e-4, abs=1e-7)
 
 
+@pytest.mark.slow
 def test_denominators_of_a_micro_batch_are_some_peers_form() -> None:
     """Report 16's other side: the switch that reproduces them depends on the split, and only there."""
     settings = dataclasses.replace(SETTINGS, denominator="microbatch")
@@ -134,6 +140,7 @@ def critic() -> tuple[Learner, Any]:
     return learner, to_host(state.params)
 
 
+@pytest.mark.slow
 def test_value_is_read_where_each_response_begins() -> None:
     """Against the head on the activation of the token before each response."""
     learner, params = critic()
@@ -153,6 +160,7 @@ def test_value_is_read_where_each_response_begins() -> None:
     assert np.ptp(value[: len(said)]) > 0.3
 
 
+@pytest.mark.slow
 def test_microbatches_equal_the_batch_with_a_critic_and_its_loss_falls() -> None:
     """The value term and its gradient too, also that of the head."""
     learner, params = critic()
@@ -172,6 +180,7 @@ def test_microbatches_equal_the_batch_with_a_critic_and_its_loss_falls() -> None
     assert losses == sorted(losses, reverse=True) and losses[-1] < 0.5 * losses[0]
 
 
+@pytest.mark.slow
 def test_a_sign_mask_trains_on_the_chosen_responses_only() -> None:
     """As if the others did not exist: their advantages may be anything, and no denominator counts them."""
     learner, state = make(credit(sign_mask="rising"))
@@ -201,7 +210,13 @@ def test_nothing_to_train_on_is_no_optimizer_step() -> None:
     assert not credited.trained.any() and metrics == {"optimizer/step": 0, "optimizer/updates": 0}
 
 
-@pytest.mark.parametrize("axes", [dict(data=8), dict(data=2, fsdp=2, tensor=2), dict(fsdp=4, tensor=2)])
+@pytest.mark.parametrize(
+    "axes",
+    [
+        dict(data=2, fsdp=2, tensor=2),
+        *(pytest.param(axes, marks=pytest.mark.slow) for axes in (dict(data=8), dict(fsdp=4, tensor=2))),
+    ],
+)
 def test_eight_devices_equal_one(axes: dict[str, int]) -> None:
     episodes = batch_of_episodes(groups=2, members=3)
     one, credit_one, metrics_one = step(*make(), episodes)
@@ -230,6 +245,7 @@ def test_failed_episode_is_excluded() -> None:
     assert_close(without.params, with_it.params)
 
 
+@pytest.mark.slow
 def test_old_policy_has_ratio_one_at_any_temperature() -> None:
     """Bug 15: score and update divide logits by the same temperature."""
     learner, state = make()
@@ -239,6 +255,7 @@ def test_old_policy_has_ratio_one_at_any_temperature() -> None:
     assert metrics["objective/kl_mean"] == pytest.approx(0.0, abs=1e-7)
 
 
+@pytest.mark.slow
 def test_entropy_is_that_of_the_scorer() -> None:
     learner, state = make()
     _, credited, _ = step(learner, state, batch_of_episodes(groups=1))
@@ -270,6 +287,7 @@ def test_aem_scales_the_base_advantage() -> None:
     assert np.all(np.asarray(credited.alpha) == 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["advantage", "return", "none"])
 def test_penalty_in_a_group_of_failures(mode: str) -> None:
     """Bug 8's cousin: members of an all-fail group that differ in penalties only must not get full-size advantages."""
@@ -294,6 +312,7 @@ def test_what_does_not_go_together_is_refused() -> None:
         make(CRITIC)
 
 
+@pytest.mark.slow
 def test_minibatches_take_several_steps() -> None:
     episodes = batch_of_episodes()
     state, credited, metrics = step(*make(), episodes, minibatch_responses=8)
@@ -303,7 +322,7 @@ def test_minibatches_take_several_steps() -> None:
 
 
 def test_nothing_retraces() -> None:
-    learner, state = make()
+    learner, state = shared.__wrapped__(SETTINGS, MODEL, 1, ()), make()[1]
     for seed in range(3):
         episodes = [
             episode(g, m, [(3, 2)] * (1 + (m + seed) % 3), reward=m % 2) for g in range(2) for m in range(4)
@@ -314,6 +333,7 @@ def test_nothing_retraces() -> None:
         assert stage._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_reference_moves_only_with_a_kl_term() -> None:
     learner, state = make()
     before = to_host(state.reference)
@@ -334,6 +354,7 @@ def test_like_describes_init() -> None:
         assert leaf.sharding.is_equivalent_to(shape.sharding, leaf.ndim)
 
 
+@pytest.mark.slow
 def test_advantage_is_float32_for_bfloat16_models() -> None:
     learner = Learner(
         dataclasses.replace(MODEL, dtype="bfloat16"),

@@ -21,7 +21,7 @@ from rl.types import CreditedBatch, Trajectory, Turn
 from sharding.transfer import to_host
 from tests.model import reference
 from tests.rl.episodes import batch_of_episodes
-from tests.rl.test_learner import MODEL, OBJECTIVE, PACKING, SETTINGS, assert_close, make
+from tests.rl.test_learner import MODEL, OBJECTIVE, PACKING, SETTINGS, assert_close, make, shared
 
 ALL = OutlierSettings("all", 1.5, "raw", 1, 1e-6)
 TERMS = AttributionSettings(reward_coef=0.3, penalty_coef=0.2)
@@ -228,7 +228,7 @@ def test_estimates_read_the_sampled_tokens_only(kind: str) -> None:
 
 
 def test_nothing_retraces_between_iterations() -> None:
-    learner, state = make(STAPO)
+    learner, state = shared.__wrapped__(STAPO, MODEL, 1, ()), make(STAPO)[1]
     for _ in range(2):
         state, credited, blocks = prepare(learner, state, batch_of_episodes())
         state, _ = learner.update(state, credited, blocks)

@@ -87,7 +87,7 @@ def test_stopped_in_the_middle_and_resumed(
     (parts / "hold").unlink()
     capsys.readouterr()
     assert run(sweep, parts, "--parallel=2") == 0
-    assert "low-seed0: goes on after iteration 1" in capsys.readouterr().out
+    assert "low-seed0: was at iteration 1, goes on from its last checkpoint" in capsys.readouterr().out
     assert starts(parts) == {"low-seed0": "02", "low-seed1": "0", "high-seed0": "02", "high-seed1": "0"}
     assert results(parts) == results(whole)
 
