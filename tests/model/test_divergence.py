@@ -9,7 +9,9 @@ from model import scoring
 from tests.model.test_scoring import largest
 
 
-def heads(seed: int = 0, shape: tuple[int, int] = (2, 5), width: int = 4, vocab: int = 7):
+def heads(
+    seed: int = 0, shape: tuple[int, int] = (2, 5), width: int = 4, vocab: int = 7
+) -> tuple[jax.Array, ...]:
     """Two hidden states, two heads, a mask."""
     rng = np.random.default_rng(seed)
     hidden = [jnp.asarray(rng.normal(size=(*shape, width)), jnp.float32) for _ in range(2)]
@@ -39,9 +41,11 @@ def reference(hidden_p, hidden_q, weight_p, weight_q, mask, *, temperature=0.8):
 
 def two(p: float, q: float) -> float:
     """KL of two coins, through heads whose logits are (0, log odds)."""
-    weight = [jnp.array([[0.0], [np.log(x / (1 - x))]]) for x in (p, q)]
+    weight_p, weight_q = (jnp.array([[0.0], [np.log(x / (1 - x))]]) for x in (p, q))
     one = jnp.ones((1, 1, 1))
-    return float(divergence(one, one, *weight, jnp.array([[True]]), temperature=1.0, block=1)[0, 0])
+    return float(
+        divergence(one, one, weight_p, weight_q, jnp.array([[True]]), temperature=1.0, block=1)[0, 0]
+    )
 
 
 def test_numbers():
@@ -89,7 +93,7 @@ def test_what_is_not_asked_for_is_not_read():
 
 
 def test_large_logits_stay_finite():
-    hidden_p, hidden_q, weight_p, weight_q, mask = heads()
+    hidden_p, _, weight_p, _, mask = heads()
     value, gradient = jax.value_and_grad(lambda h: divergence(h, -h, weight_p, weight_p, mask).sum())(
         hidden_p * 1e4
     )

@@ -11,7 +11,6 @@ from rl.step_groups import StepGroupSettings
 from rl.types import Trajectory
 from tests.rl.episodes import episode
 
-
 EXACT = StepGroupSettings()
 
 
