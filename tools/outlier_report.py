@@ -56,9 +56,9 @@ class Steps:
     values: Mapping[str, np.ndarray]
 
 
-def settings_of(config: Mapping[str, Any]) -> OutlierSettings:
+def settings_of(held: Mapping[str, Any]) -> OutlierSettings:
     """Those of a run's config.json where it locates outliers, else the defaults."""
-    section = dict(config.get("credit", {}).get("outliers", {}))
+    section = dict(held.get("credit", {}).get("outliers", {}))
     if not section.pop("enabled", False):
         section = common.base().credit.outliers.to_dict()
         del section["enabled"]

@@ -63,6 +63,7 @@ def test_gradient_against_plain_autodiff():
         np.testing.assert_allclose(got, want, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_query_blocks_change_nothing(monkeypatch):
     q, k, v = random(0, 2, 6, 2, 4), random(1, 2, 6, 1, 4), random(2, 2, 6, 1, 4)
     segments = jnp.asarray(SEGMENTS)

@@ -72,6 +72,7 @@ def test_padding_does_not_leak_in_value_or_gradient():
     assert np.isfinite(dirty[0][1]).all()
 
 
+@pytest.mark.slow
 def test_batch_permutation():
     tree = parameters(CONFIG)
     tokens = jax.random.randint(jax.random.key(0), (4, 6), 0, 13)
@@ -82,6 +83,7 @@ def test_batch_permutation():
     np.testing.assert_allclose(got, want, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_remat_changes_no_gradient():
     tree, row = parameters(CONFIG), rows([3, 1, 4, 1], length=4)
 
@@ -101,6 +103,7 @@ def test_remat_changes_no_gradient():
         gradient("some")
 
 
+@pytest.mark.slow
 def test_bfloat16_follows_float32():
     config = dataclasses.replace(CONFIG, dtype="bfloat16")
     tree, row = params.init(jax.random.key(0), CONFIG), rows([3, 1, 4, 1], length=4)

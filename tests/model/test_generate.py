@@ -108,6 +108,7 @@ def test_cached_equals_the_full_forward(baseline):
     assert sum(sum(talk.sampled) for talk in talks) > 40
 
 
+@pytest.mark.slow
 def test_samples_depend_neither_on_slots_nor_on_buckets_nor_on_neighbours(baseline):
     _, want = baseline
     made = generator(12, buckets=Buckets(rows=(2, 6), widths=(4, 16), pasts=(12,)), chunk=5)
@@ -159,6 +160,7 @@ def test_limits_and_stops():
     assert ids[-1] == token and token not in ids[:-1]
 
 
+@pytest.mark.slow
 def test_a_full_cache_is_told_and_changes_nothing():
     made = generator(2, SHALLOW, length=8, stop_ids=(), chunk=6)
     first = made.extend(shallow_tree(), [0, 1], [[1] * 5, [2] * 9], [0, 1], restart=[True, True])
@@ -195,6 +197,7 @@ def test_top_p_is_applied():
     assert first.tokens[0] == greedy.tokens[0]
 
 
+@pytest.mark.slow
 def test_mesh_gives_the_same_samples(baseline):
     if len(jax.devices()) < 8:
         pytest.skip("needs 8 (fake) devices")
@@ -217,6 +220,7 @@ def test_mesh_gives_the_same_samples(baseline):
         generator(6, mesh=mesh)
 
 
+@pytest.mark.slow
 def test_bfloat16_runs():
     config = dataclasses.replace(SHALLOW, dtype="bfloat16", qk_norm=False, qkv_bias=True, tied_head=False)
     made = Generator(config, slots=1, length=8, chunk=2)

@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from model import params, scoring, value_head
 from model.config import ModelConfig
@@ -65,6 +66,7 @@ def test_add_gives_what_the_spec_says_and_keeps_a_head_that_is_there():
     assert value_head.add(trained, half, params.shardings(half, mesh)) is trained
 
 
+@pytest.mark.slow
 def test_scores_do_not_see_it():
     tree = params.init(jax.random.key(1), CONFIG)
     tree["value_head"] = jax.tree.map(lambda leaf: leaf + 7, tree["value_head"])

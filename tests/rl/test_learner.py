@@ -101,6 +101,7 @@ def assert_close(one: Any, two: Any, atol: float = 2e-6) -> None:
     )
 
 
+@pytest.mark.slow
 def test_microbatches_equal_the_batch() -> None:
     """Bug 16, over rows of many lengths and block shapes."""
     episodes = batch_of_episodes()
@@ -217,6 +218,7 @@ def test_nothing_to_train_on_is_no_optimizer_step() -> None:
         *(pytest.param(axes, marks=pytest.mark.slow) for axes in (dict(data=8), dict(fsdp=4, tensor=2))),
     ],
 )
+@pytest.mark.slow
 def test_eight_devices_equal_one(axes: dict[str, int]) -> None:
     episodes = batch_of_episodes(groups=2, members=3)
     one, credit_one, metrics_one = step(*make(), episodes)

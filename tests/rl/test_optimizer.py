@@ -32,6 +32,7 @@ def test_unknown_schedule() -> None:
         rates("step", [0])
 
 
+@pytest.mark.slow
 def test_clipping_and_decay() -> None:
     params: dict[str, Any] = {
         "layers": {"wq": jnp.ones((1, 2, 2)), "attn_norm": jnp.ones((1, 2)), "bq": jnp.ones((1, 2))}

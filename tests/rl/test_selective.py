@@ -114,6 +114,7 @@ def wanted(
     return -total / r, aware, independent
 
 
+@pytest.mark.slow
 def test_the_whole_objective_and_its_gradient_against_float64() -> None:
     learner, state = make(STAPO)
     state = dataclasses.replace(state, reference=jax.tree.map(lambda x: x * 1.3, state.params))
@@ -227,6 +228,7 @@ def test_estimates_read_the_sampled_tokens_only(kind: str) -> None:
             r += 1
 
 
+@pytest.mark.slow
 def test_nothing_retraces_between_iterations() -> None:
     learner, state = shared.__wrapped__(STAPO, MODEL, 1, ()), make(STAPO)[1]
     for _ in range(2):

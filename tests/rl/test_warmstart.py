@@ -68,6 +68,7 @@ def test_loss_weights() -> None:
     assert float(aux["action_nll"]) == pytest.approx(-float(logp[0, 2] + logp[0, 3]) / 2, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("muon", [0.0, 0.02])
 def test_cloning_learns(tokenizer: Tokenizer, muon: float) -> None:
     settings = ConfigDict(

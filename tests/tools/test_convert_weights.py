@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import pytest
 
 from model.tokenizer import Tokenizer
 from model.weights import pretrained
@@ -19,6 +20,7 @@ def _convert(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_a_directory_is_converted(tmp_path: Path):
     tree = _random(CONFIG)
     pretrained.export(tree, CONFIG, Tokenizer.train(["go"] * 2, vocab_size=280), tmp_path / "in")

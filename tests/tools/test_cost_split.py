@@ -65,6 +65,7 @@ def test_table() -> None:
     assert "40 rounds on a table; quartiles of the difference 0.050 to 0.200 ms" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [True, False])
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: bool) -> None:
     run, out = tmp_path / "run", tmp_path / "out"

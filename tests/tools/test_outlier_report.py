@@ -226,6 +226,7 @@ def products(params: Any, config: ModelConfig) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(out), full.tokens
 
 
+@pytest.mark.slow
 def test_gradient_times_input_is_the_slope_along_the_embedding() -> None:
     """Every id occurs once and the head is its own, so scaling an id's row scales one input embedding."""
     params = weights()
@@ -247,6 +248,7 @@ def test_gradient_times_input_is_the_slope_along_the_embedding() -> None:
     assert not out[:, 0][tokens[:, 0] == 0].any() and not out[2].any(), "padding does not"
 
 
+@pytest.mark.slow
 def test_a_tied_head_is_held_fixed() -> None:
     tied = dataclasses.replace(MODEL, tied_head=True)
     params = weights(tied)
@@ -263,6 +265,7 @@ def meter(buckets: tuple[int, ...], tokens: int, first_k: int = 0) -> reliance.M
     return reliance.Meter(learner, buckets=buckets, tokens=tokens, tail=4)
 
 
+@pytest.mark.slow
 def test_the_numbers_of_a_response() -> None:
     params = weights()
     found = meter((8,), 16)(params, FOUND)
@@ -280,6 +283,7 @@ def test_the_numbers_of_a_response() -> None:
     assert short.entropy[1] == pytest.approx(-np.sum(np.exp(p[0]) * p[0]), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_blocks_do_not_change_the_numbers() -> None:
     params, many = weights(), [FOUND[n] for n in (0, 1, 1, 0, 1)]
     counts: list[int] = []

@@ -119,6 +119,7 @@ def test_against_float64_loops(gamma, omega, std):
         np.testing.assert_allclose(result, expected, rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_omega_0_is_grpo_or_only_centred():
     for seed in range(3):
         table = ragged(seed)
