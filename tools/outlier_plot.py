@@ -127,9 +127,8 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
                 line[name] = value
         flat.append({k: "" if isinstance(v, float) and not np.isfinite(v) else v for k, v in line.items()})
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(
-            file, list(dict.fromkeys(name for row in flat for name in row)), lineterminator="\n"
-        )
+        # The default line ends make csv quote \r and \n within an action; a shorter end leaves \r bare.
+        writer = csv.DictWriter(file, list(dict.fromkeys(name for row in flat for name in row)))
         writer.writeheader()
         writer.writerows(flat)
 
@@ -219,7 +218,7 @@ def _reliance(
             axes.plot([], [], marker, color="0.4", label=part)
     axes.set_xticks(range(len(tested)), [str(some["step"]) for some in tested])
     axes.set_xlim(-0.6, len(tested) - 0.4)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
     axes.set_xlabel("checkpoint")
 
 

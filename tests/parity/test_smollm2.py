@@ -11,7 +11,7 @@ from model.config import PRESETS
 from model.tokenizer import Tokenizer
 from model.weights import pretrained
 from rl.downloads import package_file
-from tests.parity.logits import our_logits, reference_logits
+from tests.parity.logits import our_logits_as_users_get_them, reference_logits
 
 pytest.importorskip("torch", reason="transformers' reference model needs torch: pip install -e .[test]")
 
@@ -51,7 +51,7 @@ def test_smollm2_on_its_real_weights(gguf_path: Path, tmp_path: Path):
         "The capital of France is Paris."
     )
     tokens, positions = np.array([text]), np.arange(len(text))[None]
-    ours = our_logits(params, config, tokens, positions)
+    ours = our_logits_as_users_get_them(gguf_path, tokens, positions, tmp_path)
     expected = reference_logits(model, tokens, positions)
     print(
         f"largest difference of logits: {np.abs(ours - expected).max():.1e} of {np.abs(expected).max():.1f}"

@@ -383,11 +383,11 @@ def test_a_run_from_training_to_report(context: str, cache: Path, tmp_path: Path
     rows = records.read_lines(run / "responses" / "00002.jsonl.gz")
     steps = outlier_report.from_records(rows, settings=SETTINGS)
     assert steps.outlier.tolist() == [row["outlier"] for row in rows], "the mask that training saw"
-    with (out / "responses.csv").open() as file:
+    with (out / "responses.csv").open(newline="") as file:
         tested = list(csv.DictReader(file))
     assert len({row["step"] for row in tested}) == 2 and len({row["episode"] for row in tested}) == 6
     assert all(float(row["kl"]) > 0 and 0 < float(row["attribution"]) < 1 for row in tested)
-    with (out / "checkpoints.csv").open() as file:
+    with (out / "checkpoints.csv").open(newline="") as file:
         (first, _) = csv.DictReader(file)
     mine = [row for row in tested if row["step"] == first["step"]]
     assert float(first["kl_all"]) == pytest.approx(np.mean([float(row["kl"]) for row in mine]))
