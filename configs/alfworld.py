@@ -94,7 +94,7 @@ EMBEDDED = {
 
 QUICK = {
     "env.games": dict(train=200, valid_seen=16, valid_unseen=16),
-    "warmstart": dict(episodes=100, steps=40, batch_tokens=4096),
+    "warmstart": dict(episodes=100, steps=40, batch_tokens=2048),
     # One shape of everything: most of the first run is compilation.
     "rollout": dict(groups=4, group_size=4, slots=16, row_buckets=(16,), width_buckets=(64,)),
     "learner": dict(row_buckets=(512,), minibatch_responses=0),
