@@ -9,8 +9,8 @@ python -m tools.plot_runs --runs='runs/aem_ablations/*-seed*' --baseline=grpo
 reckoned from single runs, not measured. All cells start from one clone (`warmstart.seed=2`: of three, one that leaves
 room), so that methods and seeds differ in reinforcement learning only. `:small` is 12 iterations of 12 groups.
 
-`:small` measured (docs/reproduction.md): every method within noise of `grpo` (49.8 %) but `aem_reverse`, 6.1 points below
-it [-13.1, 0.9]. The paper, with a 1.5B model on WebShop: grpo 65.0, aem 70.6, shuffle 64.8, reverse 64.5.
+`:small` measured (docs/reproduction.md): every method within noise of `grpo` (49.8 %) but `aem_reverse`, 6.1 points
+below it [-13.1, 0.9]. The paper, with a 1.5B model on WebShop: grpo 65.0, aem 70.6, shuffle 64.8, reverse 64.5.
 """
 
 from __future__ import annotations
