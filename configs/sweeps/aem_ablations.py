@@ -18,6 +18,7 @@ from __future__ import annotations
 from configs import arguments
 from configs.sweeps.cell import Cell, cells
 from configs.sweeps.combinators import fixed, product, seeds
+from configs.sweeps.sizes import SHARED, SMALL
 
 METHODS = {
     "grpo": {"credit.aem.enabled": False},
@@ -26,17 +27,6 @@ METHODS = {
     "aem_reverse": {"credit.aem.enabled": True, "credit.aem.reverse": True},
     "aem_trajectory": {"credit.aem.enabled": True, "credit.aem.scope": "trajectory"},
     "aem_batch": {"credit.aem.enabled": True, "credit.aem.scope": "batch"},
-}
-
-SHARED = {"warmstart.seed": 2}
-# Twelve iterations, on the steep part of the curve, where methods can differ; the rate decays over all of them.
-SMALL = SHARED | {
-    "train.iterations": 12,
-    "rollout.groups": 12,
-    "optimizer.decay_steps": 40,
-    "eval.every": 0,
-    "eval.splits": ("valid_seen",),
-    "eval.final_games": 256,
 }
 
 

@@ -7,7 +7,7 @@ python -m tools.plot_runs --runs='runs/stapo/*-seed*' --baseline=gigpo
 
 Every cell has the KL term of the full context (beta = 0.01) and starts from one clone, so that methods and seeds differ
 in reinforcement learning only. 13 methods of 3 seeds are 39 cells of about 20 minutes on 2 CPU cores; reckoned from
-single runs, not measured. `:main` is 2 of them, 6 cells.
+single runs, not measured. `:main` is 2 of them, 6 cells; `:small` is 12 iterations of 12 groups.
 
 The paper's figures (Qwen2.5-1.5B, table 3 and figure 4): STAPO 92.2, by raw entropy 89.6, only the goal hidden 89.0,
 only the history 90.9, without the penalty 88.3, that with a larger KL term 84.6; better the stricter the fence.
@@ -18,6 +18,7 @@ from __future__ import annotations
 from configs import arguments
 from configs.sweeps.cell import Cell, cells
 from configs.sweeps.combinators import fixed, product, seeds
+from configs.sweeps.sizes import SHARED, SMALL
 
 MAIN = {
     "gigpo": {"attribution.reward_coef": 0.0, "attribution.penalty_coef": 0.0},  # the paper's "none hidden"
@@ -37,11 +38,13 @@ ABLATIONS = {
     "aem_stapo": {"credit.aem.enabled": True},
 }
 
-SHARED = {"warmstart.seed": 2}
-
 
 def get_sweep(text: str = "") -> list[Cell]:
-    """The cells; `text` is like a config's arguments: "main", "quick", "seeds=2"."""
-    args = arguments.parse(text, quick=False, main=False, seeds=3)
+    """The cells; `text` is like a config's arguments: "main", "quick", "small", "seeds=2"."""
+    args = arguments.parse(text, quick=False, small=False, main=False, seeds=3)
     config = "configs/alfworld_stapo.py" + (":quick" if args.quick else "")
-    return cells(config, MAIN if args.main else MAIN | ABLATIONS, product(seeds(args.seeds), fixed(SHARED)))
+    return cells(
+        config,
+        MAIN if args.main else MAIN | ABLATIONS,
+        product(seeds(args.seeds), fixed(SMALL if args.small else SHARED)),
+    )

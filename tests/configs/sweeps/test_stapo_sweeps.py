@@ -35,3 +35,9 @@ def test_the_baseline_only_lacks_the_terms() -> None:
     one, two = arguments.leaves(gigpo), arguments.leaves(stapo)
     apart = {key for key in one if one[key] != two[key]}
     assert apart == {"attribution.reward_coef", "attribution.penalty_coef"}
+
+
+def test_small_is_short() -> None:
+    configs = [run_sweep.resolve(cell) for cell in run_sweep.load(SWEEP + ":main,small")]
+    assert len(configs) == 6
+    assert {(config.train.iterations, config.rollout.groups) for config in configs} == {(12, 12)}
