@@ -55,7 +55,8 @@ def write_transcript(path: str | os.PathLike[str], episodes: Sequence[Mapping[st
 
     An episode is {"task", "goal", "success", "stop", "return", "turns"}; a turn is {"prompt", "response", "action",
     "valid", "reward", "stop"} and, where known, "entropy", "alpha", "advantage_before", "advantage_after" and the mark
-    "outlier" with "normalised" (H_n) and "aware" (R_TA). Only "turns", "prompt" and "response" are required.
+    "outlier" with "normalised" (H_n) and "aware" (R_TA; 0 where no block held the response). Only "turns", "prompt" and
+    "response" are required.
     """
     path = Path(path)
     lines = [line for number, episode in enumerate(episodes) for line in _episode(number, episode)]
@@ -79,7 +80,8 @@ def numbers(turn: Mapping[str, Any]) -> str:
     if turn.get("stop"):
         words.append(f"ended by {turn['stop']}")
     if turn.get("outlier"):
-        words.append(f"OUTLIER (H_n {turn['normalised']:+.2f}, R_TA {turn['aware']:.3f})")
+        aware = f", R_TA {turn['aware']:.3f}" if turn.get("aware") else ""
+        words.append(f"OUTLIER (H_n {turn['normalised']:+.2f}{aware})")
     if not turn.get("valid", True):
         words.append("INVALID ACTION")
     return ", ".join(words)

@@ -26,6 +26,7 @@ _WORDS = {
     "batch": "packing, transfer to the devices",
     "score": "scoring: old log-probabilities and entropies",
     "credit": "credit: base advantage and AEM",
+    "blind": "blind contexts of located responses (STAPO)",
     "update": "update",
     "other": "between the phases: metrics, mismatch check",
 }

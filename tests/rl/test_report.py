@@ -108,6 +108,7 @@ def test_outlier_metrics_and_marks() -> None:
     said = [records.numbers(turn) for turn in shown["turns"]]
     assert "OUTLIER" not in said[0] and "entropy 0.500" in said[1]
     assert "OUTLIER (H_n +2.50, R_TA 1.500)" in said[1]
+    assert "OUTLIER (H_n +2.50)" in records.numbers(shown["turns"][1] | {"aware": 0.0}), "it was not computed"
 
 
 def proxy(groups: list[list[tuple[int, float, float]]]) -> tuple[list[Trajectory], CreditedBatch]:
