@@ -12,11 +12,11 @@ peers     generate (at --batch and four times that), update and step, the same w
 
 Every contestant is a process of its own that lives through all its turns, pinned to the same --threads CPUs; turns
 alternate, forwards and backwards. Reported are medians, the range of the ratios within a round, CPU seconds, the
-maximum of the process's resident memory, and the share of the roofline: the least time for the counted operations and bytes
-(`tools/benchmarks/counts.py`) on this machine, whose ceilings are measured in the same run. Weights are random; what is
-run in each peer is in the docstrings of `tools/benchmarks/{ours,tunix_peer,trl_peer}.py`. A peer that dies or is
-late is reported, and the others go on. --plot draws how speed and memory grow along the work's axes (batch, context and
-vocabulary; trajectories for step): each point is a process too, so give it a small model.
+process's maximum of resident memory, and the share of the roofline: the least time for the counted operations and
+bytes (`tools/benchmarks/counts.py`) on this machine, whose ceilings are measured in the same run. Weights are random;
+what is run in each peer is in the docstrings of `tools/benchmarks/{ours,tunix_peer,trl_peer}.py`. A peer that dies or
+is late is reported, and the others go on. --plot draws how speed and memory grow along the work's axes (batch, context
+and vocabulary; trajectories for step): each point is a process too, so give it a small model.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ _OURS = Entry("agentropy", "tools.benchmarks.ours")
 _CEILINGS = {"width": 2048, "megabytes": 256}
 # tunix's Llama turns positions with this base whatever its config says; it costs the same as any other.
 _ROPE_THETA = 1e6
+_WIDTH = 140  # columns of a table that no terminal limits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -262,6 +263,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Returns 0, or 1 with a line on stderr where an argument is wrong or ours could not be measured."""
     options = _parser().parse_args(argv)
     console = Console()
+    if not console.is_terminal:
+        console.width = _WIDTH
     try:
         with _telling(console) as tell:
             run, sizes = _run(options, tell)

@@ -42,9 +42,10 @@ def points(work: str, sizes: Sizes, *, vocabulary: int) -> Iterator[Point]:
             yield from (Point(axis, value, sizes, value) for value in VOCABULARIES)
         elif axis == "context":
             for value in CONTEXTS:
-                longer = {"prompt": value, "length": value + 1} if work == "generate" else {"length": value}
-                if work != "generate":
-                    longer["prompt"] = min(sizes.prompt, value // 2)
+                if work == "generate":
+                    longer = {"prompt": value}
+                else:
+                    longer = {"length": value, "prompt": min(sizes.prompt, value // 2)}
                 one = dataclasses.replace(sizes, batch=1, group=1, **longer)
                 yield Point(axis, value, one, vocabulary)
         else:

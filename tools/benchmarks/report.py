@@ -7,6 +7,7 @@ import datetime
 import json
 import os
 import platform
+import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -87,17 +88,16 @@ class Case:
         table.add_column("")
         for heading in ("median s", unit, "CPU s", "peak MB", "of roofline", "first s", "compile s"):
             table.add_column(heading, justify="right")
-        for heading in ("speed of ours", "memory of ours"):
-            if len(self.measured) > 1:
-                table.add_column(heading, justify="right")
+        if len(self.measured) > 1:
+            for quantity in ("speed", "memory"):
+                table.add_column(f"{quantity} of {self.measured[0].name} to it", justify="right")
         ratios = self.ratios()
         for one in self.measured:
-            middle = sorted(one.cpu_seconds)[len(one.cpu_seconds) // 2] if one.cpu_seconds else None
             cells = [
                 one.name,
                 _number(one.median_s),
                 _number(self._rate(one)),
-                _number(middle),
+                _number(statistics.median(one.cpu_seconds) if one.cpu_seconds else None),
                 f"{one.peak_bytes / 1e6:.0f}" if one.peak_bytes else "",
                 _percent(self._share(one)),
                 _number(one.first_s),

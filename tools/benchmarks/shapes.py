@@ -44,10 +44,6 @@ class Sizes:
                 raise ValueError(f"{name}={value} must be at least 1")
         if self.batch % self.group:
             raise ValueError(f"batch={self.batch} must divide by group={self.group}: groups share a prompt")
-        if self.length <= self.prompt:
-            raise ValueError(f"length={self.length} must exceed prompt={self.prompt}, which it begins with")
-        if self.new < 2:
-            raise ValueError(f"new={self.new} must be at least 2: one comes from the prompt, others follow")
 
     @property
     def groups(self) -> int:
@@ -97,9 +93,15 @@ def spec(
 
     prompts: one a sequence, equal within a group. rows: prompts and random responses, for score and update. rewards:
     one a sequence, of both kinds in every group (0 and 1 by turns). weights: a Hugging Face directory, "" = random
-    ones drawn in the process. ValueError where sequences are longer than the model's positions.
+    ones drawn in the process. ValueError where rows have no response, nothing is decoded, or sequences are longer
+    than the model's positions.
     """
-    longest = sizes.length if work in ("score", "update") else sizes.prompt + sizes.new
+    rows = work in ("score", "update")
+    if rows and sizes.length <= sizes.prompt:
+        raise ValueError(f"length={sizes.length} must exceed prompt={sizes.prompt}, which it begins with")
+    if work in ("generate", "step") and sizes.new < 2:
+        raise ValueError(f"new={sizes.new} must be at least 2: one comes from the prompt, others follow")
+    longest = sizes.length if rows else sizes.prompt + sizes.new
     if work != "envs" and longest > config.max_positions:
         raise ValueError(f"sequences of {longest} tokens exceed {config.max_positions=}")
     draw = random.Random(seed)
@@ -117,8 +119,6 @@ def spec(
         "weights": weights,
         "seed": seed,
         "prompts": prompts,
-        "rows": [prompt + ids(sizes.length - sizes.prompt) for prompt in prompts]
-        if work in ("score", "update")
-        else [],
+        "rows": [prompt + ids(sizes.length - sizes.prompt) for prompt in prompts] if rows else [],
         "rewards": [float(row % sizes.group % 2) for row in range(sizes.batch)],
     }

@@ -7,8 +7,9 @@ generate  `tunix.generate.sampler.Sampler` at temperature 1 and top-p 1, called 
 score     `tunix.rl.common.compute_per_token_logps` of the completions under the current weights, as its GRPO learner
           does with num_iterations > 1
 update    the train step of `tunix.rl.trainer.Trainer`, jitted by its own `jit_train_and_eval_step`, on its registered
-          "grpo" loss (beta 0, epsilon 0.2, no rematerialisation) with advantages from its "grpo" estimator; AdamW
-          behind a clipped global norm, as ours
+          "grpo" loss (beta 0, epsilon 0.2) with advantages from its "grpo" estimator; AdamW behind a clipped global
+          norm, as ours; `knobs.remat` "full" is its DECODER, "dots" its BLOCK, here alone: its sampler fails on a
+          model with either (flax 0.12.8), so step never has it
 step      generate, rewards, advantages, score and update one after the other on one model, in the order of
           `GRPOLearner._generate_and_compute_advantage`; the sampler then takes the new weights as its
           `VanillaRollout` does. By default its learner leaves `score` out (num_iterations 1): here all contestants
@@ -40,6 +41,7 @@ from tunix.sft.peft_trainer import TrainingConfig
 from tools.benchmarks import id_text
 
 _END = -1
+_REMAT = {"none": llama.RematConfig.NONE, "dots": llama.RematConfig.BLOCK, "full": llama.RematConfig.DECODER}
 
 
 class _Tokenizer:
@@ -81,6 +83,7 @@ class Peer:
             rope_theta=int(shape["rope_theta"]),
             norm_eps=shape["norm_eps"],
             weight_tying=shape["tied_head"],
+            remat_config=_REMAT[spec["knobs"]["remat"] if spec["work"] == "update" else "none"],
         )
         self._model = llama_params.create_model_from_safe_tensors(
             spec["weights"], config, dtype=jnp.dtype(jnp.float32)

@@ -83,8 +83,8 @@ def measure(
                 return playing[number].ask(request, deadline_s=deadline_s)
             except Lost as error:
                 del playing[number]
-                found[number].lost = str(error)
-                tell(f"{found[number].name} is out: {error}")
+                found[number].lost = " ".join(str(error).split())
+                tell(f"{found[number].name} is out: {found[number].lost}")
                 return None
 
         for number, entry in enumerate(entries):
