@@ -42,6 +42,7 @@ _OURS = Entry("agentropy", "tools.benchmarks.ours")
 _CEILINGS = {"width": 2048, "megabytes": 256}
 # tunix's Llama turns positions with this base whatever its config says; it costs the same as any other.
 _ROPE_THETA = 1e6
+_PEER_WORKS = ("generate", "update", "step")
 _WIDTH = 140  # columns of a table that no terminal limits
 
 
@@ -107,8 +108,10 @@ def environments(run: Run, sizes: Sizes) -> Iterator[Case]:
     yield Case(f"envs: {_sizes('envs', sizes)}", "envs", sizes, run.turns(entries, spec))
 
 
-def peers(run: Run, sizes: Sizes, entries: Sequence[Entry], ceilings: dict[str, float]) -> Iterator[Case]:
-    """Yields generate at two sizes, update and step, in all contestants on the same weights."""
+def peers(
+    run: Run, sizes: Sizes, entries: Sequence[Entry], works: Sequence[str], ceilings: dict[str, float]
+) -> Iterator[Case]:
+    """Yields each of `works` in all contestants on the same weights; generate at four times the batch too."""
     config = shapes.model(run.model, vocabulary=run.vocabulary)
     config = dataclasses.replace(config, rope_theta=_ROPE_THETA)
     larger = dataclasses.replace(sizes, batch=4 * sizes.batch)
@@ -121,20 +124,20 @@ def peers(run: Run, sizes: Sizes, entries: Sequence[Entry], ceilings: dict[str, 
                 writer.ask({"op": "open", "spec": spec}, deadline_s=run.deadline_s)
             except Lost as error:
                 raise RuntimeError(f"the weights cannot be written: {error}") from error
-        for work, at in (("generate", sizes), ("generate", larger), ("update", sizes), ("step", sizes)):
-            yield run.case(work, config, at, [_OURS, *entries], ceilings=ceilings, weights=weights)
+        for work in works:
+            for at in (sizes, larger) if work == "generate" else (sizes,):
+                yield run.case(work, config, at, [_OURS, *entries], ceilings=ceilings, weights=weights)
 
 
-def grown(run: Run, work: str, sizes: Sizes, ceilings: dict[str, float]) -> list[tuple[growth.Point, Case]]:
-    """The work along all of its axes."""
-    return growth.measure(
-        work,
-        run.model,
-        sizes,
-        vocabulary=run.vocabulary,
-        case=lambda point, config: run.case(work, config, point.sizes, ceilings=ceilings),
-        tell=run.tell,
-    )
+def grown(
+    run: Run, work: str, sizes: Sizes, ceilings: dict[str, float]
+) -> Iterator[tuple[growth.Point, Case]]:
+    """Yields the work at every point of all its axes."""
+    points = list(growth.points(work, sizes, vocabulary=run.vocabulary))
+    for number, point in enumerate(points):
+        run.tell(f"point {number + 1} of {len(points)}: {point.axis} {point.value}")
+        config = shapes.model(run.model, vocabulary=point.vocabulary)
+        yield point, run.case(work, config, point.sizes, ceilings=ceilings)
 
 
 def _sizes(work: str, sizes: Sizes) -> str:
@@ -179,6 +182,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--block", type=int, default=knobs.block, help="learner.score_block")
     add("--remat", choices=("none", "dots", "full"), default=knobs.remat, help="learner.remat")
     add("--microbatch", type=int, default=knobs.microbatch, help="learner.microbatch_tokens; 0 = all rows")
+    add("--works", default=",".join(_PEER_WORKS), help="what is run beside the peers, separated by commas")
     add("--peers", default=",".join(install.PEERS), help="which peers, separated by commas")
     add(
         "--install",
@@ -194,9 +198,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _entries(options: argparse.Namespace, tell: Callable[[str], None]) -> list[Entry]:
     """The peers that were asked for; ValueError for unknown names and those that are not installed."""
-    names = [name for name in options.peers.split(",") if name]
-    if unknown := [name for name in names if name not in install.PEERS]:
-        raise ValueError(f"unknown --peers={','.join(unknown)}; known: {', '.join(install.PEERS)}")
+    names = _list(options, "peers", tuple(install.PEERS))
     directory = Path(options.install) if options.install else install.default_directory()
     found = []
     for name in names:
@@ -208,6 +210,14 @@ def _entries(options: argparse.Namespace, tell: Callable[[str], None]) -> list[E
             )
         found.append(entry or install.install(peer, directory, tell=tell))
     return found
+
+
+def _list(options: argparse.Namespace, flag: str, known: Sequence[str]) -> list[str]:
+    """The names that a flag holds; ValueError for unknown ones."""
+    names = [name for name in getattr(options, flag).split(",") if name]
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"unknown --{flag}={','.join(unknown)}; known: {', '.join(known)}")
+    return names
 
 
 def _run(options: argparse.Namespace, tell: Callable[[str], None]) -> tuple[Run, Sizes]:
@@ -222,6 +232,7 @@ def _run(options: argparse.Namespace, tell: Callable[[str], None]) -> tuple[Run,
         raise ValueError(f"--threads={options.threads} exceeds the {len(cpus())} CPUs that may be used")
     if options.plot and options.work not in growth.AXES:
         raise ValueError(f"--plot is for {', '.join(growth.AXES)}, not for {options.work}")
+    _list(options, "works", _PEER_WORKS)
     shapes.model(options.model, vocabulary=options.vocabulary)
     group = 1 if options.work == "envs" else options.group
     sizes = Sizes(options.batch, group, options.prompt, options.new, options.length)
@@ -243,7 +254,7 @@ def _measure(options: argparse.Namespace, run: Run, sizes: Sizes, record: Record
         entries = _entries(options, run.tell) if options.work == "peers" else []
         record.ceilings = run.ceilings()
         if options.work == "peers":
-            cases = peers(run, sizes, entries, record.ceilings)
+            cases = peers(run, sizes, entries, _list(options, "works", _PEER_WORKS), record.ceilings)
         else:
             config = shapes.model(run.model, vocabulary=run.vocabulary)
             cases = iter([run.case(options.work, config, sizes, ceilings=record.ceilings)])
@@ -252,8 +263,9 @@ def _measure(options: argparse.Namespace, run: Run, sizes: Sizes, record: Record
         case.print(console)
         record.write(options.json)
     if options.plot:
-        record.curves = grown(run, options.work, sizes, record.ceilings)
-        record.write(options.json)
+        for pair in grown(run, options.work, sizes, record.ceilings):
+            record.curves.append(pair)
+            record.write(options.json)
         from tools.benchmarks import growth_plot  # late: this process stays small while it measures
 
         growth_plot.draw(record.curves, options.plot, title=f"{options.work}: {run.model}, medians and range")

@@ -151,6 +151,7 @@ def test_a_failed_install_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (["generate", "--model=gpt"], "unknown model='gpt'; known: smollm2-135m, small"),
         (["generate", "--vocabulary=3"], "vocabulary=3 must be at least 16"),
         (["envs", "--plot=x.png"], "--plot is for generate, score, update, step, not for envs"),
+        (["peers", "--works=score"], "unknown --works=score; known: generate, update, step"),
         (["peers", "--peers=verl"], "unknown --peers=verl; known: tunix, trl"),
     ],
 )

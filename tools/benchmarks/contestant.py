@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -59,7 +60,8 @@ class Contestant:
         )
         if hasattr(os, "sched_setaffinity"):
             # Before it has any thread of its own, which would keep the old CPUs.
-            os.sched_setaffinity(self._process.pid, cpus()[:threads])
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(self._process.pid, cpus()[:threads])
 
     def __enter__(self) -> Contestant:
         return self

@@ -1,12 +1,10 @@
-"""How speed and memory grow: one work, measured again along each of its axes, every point in a process of its own."""
+"""How speed and memory grow: the points at which one work is measured again, along each of its axes."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
-from tools.benchmarks import shapes
 from tools.benchmarks.shapes import Sizes
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -52,21 +50,3 @@ def points(work: str, sizes: Sizes, *, vocabulary: int) -> Iterator[Point]:
             for value in BATCHES if axis == "batch" else TRAJECTORIES:
                 more = dataclasses.replace(sizes, batch=value, group=min(sizes.group, value))
                 yield Point(axis, value, more, vocabulary)
-
-
-def measure(
-    work: str,
-    model: str,
-    sizes: Sizes,
-    *,
-    vocabulary: int,
-    case: Callable[[Point, Any], Any],
-    tell: Callable[[str], None],
-) -> list[tuple[Point, Any]]:
-    """Returns each point with what `case(point, config)` measured there."""
-    every = list(points(work, sizes, vocabulary=vocabulary))
-    found = []
-    for number, point in enumerate(every):
-        tell(f"point {number + 1} of {len(every)}: {point.axis} {point.value}")
-        found.append((point, case(point, shapes.model(model, vocabulary=point.vocabulary))))
-    return found
